@@ -1,0 +1,48 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fast lint fmt oracle mutants bench clean
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/ready ## the virtual environment, made anew only when what it holds has changed
+	@:
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## the block manager's life, told by the walk-through
+	@$(BIN)/python examples/01_walkthrough.py
+
+test: setup lint ## lint, then every test that needs no GPU and no long time
+	@$(BIN)/python -m pytest
+
+fast: setup ## unit tests and doctests at check level 2, up to the first failure
+	@$(BIN)/python -m pytest -q -x tests/unit kvdist transports
+
+lint: setup ## style, types, the floors of the house, its rules
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --quiet --check
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-timing > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@$(BIN)/python tools/house.py
+
+fmt: setup ## format, and repair what ruff can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+oracle: setup ## replay the traces recorded from vLLM, and compare every field
+	@$(BIN)/kvdist replay-trace tests/data/oracle/*.gz
+
+mutants: setup ## plant bugs in the block manager; each must fail some test
+	@$(BIN)/python -m pytest tests/mutation -m slow
+
+bench: setup ## what the block manager costs
+	@$(BIN)/python benchmarks/blocks.py
+
+clean: ## remove what was made here
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
