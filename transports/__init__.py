@@ -1,0 +1,8 @@
+"""The floor that moves bytes between two peers. It holds no transport yet.
+
+Owns:   nothing yet.
+Knows nothing of: kvdist, blocks, requests, tensors, HTTP.
+
+It is a package of its own so that this can be checked: nothing here may import kvdist.
+Why it has this name: ADR-0007.
+"""
