@@ -1,0 +1,36 @@
+"""For every test: check level 2, a leak check at its end, examples that can be replayed."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from kvdist import check
+from tests import leaks
+
+check.level = 2  # here and not in a fixture, so that doctests have it too
+
+#: The same examples in every run; `--hypothesis-profile=long` looks for new ones.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("long", deadline=None, max_examples=5_000, print_blob=True)
+settings.load_profile("ci")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    option = config.option
+    if option.hypothesis_profile == "long" and option.hypothesis_seed is None:
+        option.hypothesis_seed = str(random.randrange(1 << 32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    profile = config.option.hypothesis_profile or "ci"
+    seed = config.option.hypothesis_seed or "none, the same examples always"
+    return f"check level: {check.level}, hypothesis profile: {profile}, seed: {seed}"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    with leaks.watch():
+        yield
