@@ -21,14 +21,14 @@ demo: setup ## the block manager's life, told by the walk-through
 test: setup lint ## lint, then every test that needs no GPU and no long time
 	@$(BIN)/python -m pytest
 
-fast: setup ## unit tests and doctests at check level 2, up to the first failure
-	@$(BIN)/python -m pytest -q -x tests/unit kvdist transports
+fast: setup ## the tests alone, last time's failures first, up to the first failure
+	@$(BIN)/python -m pytest -q -x --failed-first
 
 lint: setup ## style, types, the floors of the house, its rules
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --quiet --check
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-timing > .venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/house.py
 
 fmt: setup ## format, and repair what ruff can
