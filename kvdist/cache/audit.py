@@ -1,0 +1,149 @@
+"""The auditor: re-derives every counter and map from the tables and says what doesn't agree.
+
+Owns:   nothing; it changes nothing.
+Knows nothing of: what should have happened. It looks only at what is.
+Cost:   O(pool + tables), and it ends on any broken structure: all walks are bounded.
+Invariants: I1-I4, I6, I7 of docs/semantics.md, and S5, S22; findings begin with the label.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from kvdist.cache.block import NULL_REF_CNT, KVCacheBlock
+from kvdist.cache.block_pool import BlockPool
+from kvdist.cache.coordinator import KVCacheCoordinator
+from kvdist.cache.holds import HoldKind
+from kvdist.cache.managers.base import SingleTypeKVCacheManager
+from kvdist.cache.request import Request
+from kvdist.ids import RequestId
+
+
+def audit(coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]) -> list[str]:
+    """All findings; empty if everything agrees. `requests` are those that own blocks."""
+    pool = coordinator.pool
+    findings = [
+        *_check_blocks(pool),
+        *_check_queue(pool),
+        *_check_references(coordinator),
+        *_check_keys(pool),
+        *_check_ledger(pool),
+    ]
+    for manager in coordinator.managers:
+        findings += _check_tables(manager, requests)
+    return findings
+
+
+def _check_blocks(pool: BlockPool) -> Iterator[str]:
+    for i, block in enumerate(pool.blocks):
+        if block.block_id != i:
+            yield f"S5: blocks[{i}] has id {block.block_id}"
+    null = pool.null_block
+    if null is not pool.blocks[0] or null.block_hash is not None or null.ref_cnt != NULL_REF_CNT:
+        yield f"S5: the null block is {null!r}"
+
+
+def _check_queue(pool: BlockPool) -> Iterator[str]:
+    """A non-null block is in the free queue exactly when nobody holds it."""
+    queue = list(islice(pool.free_block_queue, pool.num_blocks + 1))
+    if len(queue) != pool.get_num_free_blocks():
+        yield f"I1: {len(queue)} blocks in the queue, {pool.get_num_free_blocks()} counted"
+    times = Counter(queue)
+    for block in pool.blocks[1:]:
+        if times[block] != (block.ref_cnt == 0):
+            yield f"I1: {block!r} is {times[block]} times in the free queue"
+        elif (block in pool.free_block_queue) != (block.ref_cnt == 0):
+            yield f"I1: {block!r} is not where it says it is in the free queue"
+    if times[pool.null_block]:
+        yield "I1: the null block is in the free queue"
+
+
+def _check_references(coordinator: KVCacheCoordinator) -> Iterator[str]:
+    """Every reference is a table entry, a hold, or a free that waits for a step."""
+    pool = coordinator.pool
+    references: Counter[KVCacheBlock] = Counter(pool.steps.waiting_blocks())
+    for manager in coordinator.managers:
+        for table in manager.req_to_blocks.values():
+            references.update(table)
+    for block in pool.blocks[1:]:
+        expected = references[block] + pool.holds.total(block)
+        if block.ref_cnt != expected:
+            yield f"I1: {block!r} has {expected} references"
+
+
+def _check_keys(pool: BlockPool) -> Iterator[str]:
+    """Every key leads to a block that carries it, in the group whose content it holds."""
+    entries: Counter[KVCacheBlock] = Counter()
+    for group_id, key, block in pool.cached_blocks():
+        entries[block] += 1
+        if block.block_hash != key and key not in pool.further_keys.get(block, ()):
+            yield f"I2: key {key.hex()[:8]} leads to {block!r}, which doesn't carry it"
+        if block.group_id != group_id:
+            yield f"I2: group {group_id} finds {block!r}, whose content is of {block.group_id}"
+        if block is pool.null_block:
+            yield "I2: the null block is cached"
+    for block in pool.blocks:
+        carried = (block.block_hash is not None) + len(pool.further_keys.get(block, ()))
+        if entries[block] != carried:
+            yield f"I2: {block!r} carries {carried} keys, {entries[block]} lead to it"
+        if block in pool.tail_tokens and block.block_hash is None:
+            yield f"I2: {block!r} has a tail but no key"
+    for index in pool.cached_block_hash_to_block:
+        for key, copies in index.copies.items():
+            blocks = [index.oldest.get(key), *copies]
+            if not copies or None in blocks or len(set(blocks)) < len(blocks):
+                yield f"S22: the copies of key {key.hex()[:8]} are {blocks}"
+
+
+def _check_ledger(pool: BlockPool) -> Iterator[str]:
+    """Counted block by block, the ledger comes out the same and adds up."""
+    ledger = pool.ledger()
+    if ledger.total != pool.num_blocks - 1:
+        yield f"I7: {ledger} adds up to {ledger.total}, not {pool.num_blocks - 1}"
+    strongest: Counter[str] = Counter()
+    for block in pool.blocks[1:]:
+        kinds = [kind for kind in HoldKind if pool.holds.count(block, kind)]
+        idle = "request" if block.ref_cnt else "free"
+        strongest[max(kinds).name.lower() if kinds else idle] += 1
+    for part in ("quarantine", "copy", "pull", "lease", "request", "free"):
+        if getattr(ledger, part) != strongest[part]:
+            yield f"I7: {ledger}, but {strongest[part]} blocks are under {part}"
+
+
+def _check_tables(
+    manager: SingleTypeKVCacheManager, requests: Mapping[RequestId, Request]
+) -> Iterator[str]:
+    for request_id in manager.num_cached_block.keys() - manager.req_to_blocks.keys():
+        yield f"I6: request {request_id} has published blocks but no table"
+    for request_id, table in manager.req_to_blocks.items():
+        request = requests.get(request_id)
+        if request is None:
+            if table:
+                yield f"I1: request {request_id} is not live but has {len(table)} blocks"
+            continue
+        where = f"request {request_id}, group {manager.group_id}"
+        yield from (f"{finding} ({where})" for finding in _check_table(manager, request, table))
+
+
+def _check_table(
+    manager: SingleTypeKVCacheManager, request: Request, table: Sequence[KVCacheBlock]
+) -> Iterator[str]:
+    null = manager.pool.null_block
+    real = [block for block in table if block is not null]
+    if len(set(real)) < len(real):
+        yield "S4: a block stands twice in one table"
+    published = manager.num_cached_block.get(request.request_id, 0) * manager.block_size
+    if published > request.num_tokens and any(block.block_hash for block in real):
+        yield f"I6: {published} tokens published, {request.num_tokens} are known"
+    scale = manager.block_size // manager.hash_block_size if request.block_hashes else 1
+    for i, block in enumerate(table):
+        if block.block_hash is None:
+            continue
+        named = request.block_hashes[i * scale : (i + 1) * scale]
+        for key in (block.block_hash, *manager.pool.further_keys.get(block, ())):
+            if key not in named:
+                yield f"I2: {block!r} at index {i} carries a key of other content"
+    if request.num_computed_tokens > 0:
+        for i in manager.resumable_blocks(request.num_computed_tokens):
+            if i >= len(table) or table[i] is null:
+                yield f"I3: {request.num_computed_tokens} tokens computed, no block at index {i}"

@@ -1,0 +1,456 @@
+"""The one object a scheduler sees (S1): look up, allocate, publish, free.
+
+Owns:   the live requests' quiet bounds and the order of everything in an allocation.
+Knows nothing of: scheduling, transfers, tensors.
+Cost:   a decode step inside a request's quiet bounds is O(1) whatever the number of groups;
+        everything else is O(blocks touched).
+Source: the document's `KVCacheManager`; behaviour as vLLM 0.32 (vllm/v1/core/kv_cache_manager.py),
+        shown by the recorded traces.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kvdist import check
+from kvdist.cache.audit import audit
+from kvdist.cache.block import KVCacheBlock
+from kvdist.cache.block_pool import BlockPool
+from kvdist.cache.coordinator import PerGroup, make_coordinator
+from kvdist.cache.events import CacheEvent
+from kvdist.cache.holds import HoldKind, Ledger
+from kvdist.cache.managers.base import NEVER
+from kvdist.cache.request import Request
+from kvdist.cache.spec import KVCacheConfig
+from kvdist.cache.stats import PrefixCacheStats
+from kvdist.cache.token_space import TokenSpace
+from kvdist.errors import (
+    ForeignBlock,
+    IllegalAllocation,
+    InvariantViolation,
+    LocalMisuse,
+    StaleHit,
+    UnknownRequest,
+)
+from kvdist.ids import BlockId, GroupId, RequestId
+
+
+class KVCacheBlocks(NamedTuple):
+    """Blocks as `[group][block]`, also with one group (S2)."""
+
+    blocks: PerGroup
+
+    def get_block_ids(self) -> tuple[list[BlockId], ...]:
+        """Their ids, nested the same way; 0 is the null block."""
+        return tuple([block.block_id for block in group] for group in self.blocks)
+
+
+class CacheHit(NamedTuple):
+    """Result of one lookup, for the next allocation of the same request."""
+
+    request_id: RequestId
+    blocks: KVCacheBlocks
+    #: Tokens that need not be computed, over all groups.
+    num_tokens: int
+    #: 0, or how far a group had the prefix when that is further: a shared prefix that sparse groups
+    #: haven't kept. It is kept from now on (see `KVCacheConfig.retention_interval`).
+    junction: int
+    #: The pool's epoch at the lookup.
+    epoch: int
+
+
+class BlockCopy(NamedTuple):
+    """A copy that has to run before the next step; both blocks are pinned until it is released."""
+
+    source: BlockId
+    target: BlockId
+    group_id: GroupId
+
+
+class _LiveRequest:
+    """A request that owns blocks, and bounds below which allocating changes nothing (ADR-0008)."""
+
+    __slots__ = ("next_publication", "next_skip", "num_slots", "request", "step")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        #: The latest step that names its blocks.
+        self.step = 0
+        self.disturb()
+
+    def disturb(self) -> None:
+        """Nothing is known to be quiet."""
+        self.num_slots = self.next_publication = self.next_skip = 0
+
+
+class KVCacheManager:
+    """Block manager of one node.
+
+    Tables, hits and new blocks are nested `[group][block]`. Every method that can refuse or raise
+    does so before it changes anything, except that an allocation that is refused for want of
+    blocks has given back what windows had left (S13).
+
+    >>> from kvdist.cache import BlockHasher, FullAttentionSpec, KVCacheConfig, Request
+    >>> config = KVCacheConfig.single(FullAttentionSpec(block_size=4), num_blocks=11)
+    >>> manager, hasher = KVCacheManager(config), BlockHasher(config.hash_block_size)
+    >>> first = Request("first", list(range(10)), hasher)
+    >>> manager.allocate_slots(first, 10, manager.get_computed_blocks(first)).get_block_ids()
+    ([1, 2, 3],)
+    >>> second = Request("second", list(range(12)), hasher)
+    >>> hit = manager.get_computed_blocks(second)
+    >>> hit.num_tokens, hit.blocks.get_block_ids()
+    (8, ([1, 2],))
+    >>> manager.allocate_slots(second, 12 - hit.num_tokens, hit).get_block_ids()
+    ([4],)
+    >>> manager.get_block_ids("second"), manager.usage
+    (([1, 2, 4],), 0.4)
+    """
+
+    def __init__(self, config: KVCacheConfig) -> None:
+        self.config = config
+        self.block_pool = BlockPool(
+            config.num_blocks,
+            len(config.kv_cache_groups),
+            config.hash_block_size,
+            enable_caching=config.enable_caching,
+            enable_events=config.enable_events,
+        )
+        self.coordinator = make_coordinator(config, self.block_pool)
+        self.stats = PrefixCacheStats()
+        self.live_requests: dict[RequestId, _LiveRequest] = {}
+        self._no_blocks = KVCacheBlocks(self.coordinator.no_blocks)
+        self._has_quiet_bounds = all(m.has_quiet_bounds for m in self.coordinator.managers)
+        self._copies_taken: list[KVCacheBlock] = []
+
+    # -- lookup --------------------------------------------------------------------------------
+
+    def get_computed_blocks(self, request: Request) -> CacheHit:
+        """The longest cached prefix of `request`, at most `num_tokens - 1` (S9).
+
+        Changes nothing but the request's `shared_prefix_boundary`.
+        """
+        blocks, num_tokens, junction = self.coordinator.no_blocks, 0, 0
+        if self.config.enable_caching and not request.skip_reading_prefix_cache:
+            blocks, num_tokens, junction = self.coordinator.find_longest_cache_hit(
+                request.block_hashes, request.num_tokens - 1
+            )
+        request.shared_prefix_boundary = junction
+        epoch = self.block_pool.epoch
+        return CacheHit(request.request_id, KVCacheBlocks(blocks), num_tokens, junction, epoch)
+
+    # -- allocation ----------------------------------------------------------------------------
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        hit: CacheHit | None = None,
+        *,
+        num_lookahead_tokens: int = 0,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
+        num_encoder_tokens: int = 0,
+        full_sequence_must_fit: bool = False,
+        reserved_blocks: int = 0,
+        apply_watermark: bool = False,
+    ) -> KVCacheBlocks | None:
+        """Give `request` slots for all parts of its token space (S11), or None if they don't fit.
+
+        Returns the table entries appended for new and lookahead tokens; hits and blocks for
+        external tokens are not among them. With a hit that ends inside a block, the private copy
+        that takes its place comes first.
+
+        hit: result of the request's latest lookup, while it owns no blocks.
+        num_external_computed_tokens: tokens after the hit whose K/V come from elsewhere.
+        delay_cache_blocks: publish nothing now; `cache_blocks` does once the bytes are verified.
+        full_sequence_must_fit: refuse unless all known tokens would fit.
+        reserved_blocks: leave that many free for requests that are already admitted (S17).
+        apply_watermark: keep the watermark free too: the request is waiting and others run.
+
+        Raises: IllegalAllocation for nothing to do, a negative number, or a hit for a request that
+        owns blocks; StaleHit if the cache has changed since the lookup. Nothing has changed then.
+        """
+        live = self.live_requests.get(request.request_id)
+        if live is not None and hit is None and num_new_tokens > 0 <= num_lookahead_tokens:
+            end = request.num_computed_tokens + num_new_tokens
+            if (
+                end + num_lookahead_tokens <= live.num_slots
+                and end < live.next_publication
+                and request.num_computed_tokens - request.num_in_flight_tokens < live.next_skip
+                and not (num_external_computed_tokens or num_encoder_tokens or reserved_blocks)
+                and not (full_sequence_must_fit or apply_watermark)
+            ):
+                live.step = self.block_pool.steps.current
+                return self._no_blocks
+        self._check_numbers(
+            num_new_tokens=num_new_tokens,
+            num_lookahead_tokens=num_lookahead_tokens,
+            num_external_computed_tokens=num_external_computed_tokens,
+            num_encoder_tokens=num_encoder_tokens,
+            reserved_blocks=reserved_blocks,
+        )
+        hit_blocks, num_hit_tokens = self._check_hit(request, hit)
+        if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
+            raise IllegalAllocation(f"request {request.request_id}: nothing to compute or to adopt")
+        local = request.num_computed_tokens + num_hit_tokens
+        total = min(local + num_external_computed_tokens, self.config.max_model_len)
+        main = total + num_new_tokens
+        slots = min(main + num_lookahead_tokens, self.config.max_model_len)
+        space = TokenSpace(request.request_id, local, total, main, slots, num_encoder_tokens)
+        adopts = any(hit_blocks) or num_external_computed_tokens > 0
+        if adopts and live is not None:
+            raise IllegalAllocation(f"request {request.request_id} owns blocks already")
+        watermark = self.config.watermark_blocks if apply_watermark else 0
+        if full_sequence_must_fit and not self._would_fit(request, space, hit_blocks, watermark):
+            return None
+        self.coordinator.remove_skipped_blocks(
+            request.request_id, max(0, total - request.num_in_flight_tokens)
+        )
+        num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks) + watermark
+        if num_needed > self.block_pool.get_num_free_blocks() - reserved_blocks:
+            self._changed(live)
+            return None
+        if adopts:
+            self.coordinator.allocate_new_computed_blocks(
+                space, hit_blocks, num_external_computed_tokens
+            )
+        new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
+        if live is None:
+            live = self.live_requests[request.request_id] = _LiveRequest(request)
+        live.step = self.block_pool.steps.current
+        if self.config.enable_caching and not delay_cache_blocks:
+            self.coordinator.cache_blocks(request, min(main, request.num_tokens))
+        if hit is not None:
+            self._count(request, num_hit_tokens)
+        self._changed(live, total - request.num_in_flight_tokens)
+        return new_blocks
+
+    def _would_fit(
+        self, request: Request, space: TokenSpace, hit_blocks: PerGroup, watermark: int
+    ) -> bool:
+        """The whole-sequence gate: all known tokens at once, windows at their largest (S17)."""
+        whole = min(request.num_tokens, self.config.max_model_len)
+        space = space._replace(main=whole, slots=whole)
+        num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks, True)
+        return num_needed + watermark <= self.block_pool.get_num_free_blocks()
+
+    def _check_numbers(self, **numbers: int) -> None:
+        for name, value in numbers.items():
+            if not isinstance(value, int) or value < 0:
+                raise IllegalAllocation(f"{name} is {value!r}")
+
+    def _check_hit(self, request: Request, hit: CacheHit | None) -> tuple[PerGroup, int]:
+        """The blocks and tokens of a hit that still holds."""
+        if hit is None:
+            return self.coordinator.no_blocks, 0
+        if hit.request_id != request.request_id:
+            raise IllegalAllocation(f"a hit of {hit.request_id} for {request.request_id}")
+        if hit.num_tokens and request.num_computed_tokens:
+            raise IllegalAllocation(f"request {request.request_id} has computed tokens already")
+        if hit.epoch != self.block_pool.epoch and hit.num_tokens:
+            again = self.coordinator.find_longest_cache_hit(
+                request.block_hashes, request.num_tokens - 1
+            )
+            if again[:2] != (hit.blocks.blocks, hit.num_tokens):
+                raise StaleHit(f"request {request.request_id}: look up again")
+        return hit.blocks.blocks, hit.num_tokens
+
+    def _changed(self, live: _LiveRequest | None, num_processed_tokens: int | None = None) -> None:
+        """After a change: find the quiet bounds anew, audit at check level 2."""
+        if live is not None and num_processed_tokens is not None and self._has_quiet_bounds:
+            managers, request = self.coordinator.managers, live.request
+            live.num_slots = min([m.num_slots(request.request_id) for m in managers])
+            live.next_skip = min([m.next_skip(num_processed_tokens) for m in managers])
+            live.next_publication = (
+                min([m.next_publication(request) for m in managers])
+                if self.config.enable_caching
+                else NEVER
+            )
+        if check.level >= 2:
+            self.check()
+
+    def _count(self, request: Request, num_hit_tokens: int) -> None:
+        if self.config.enable_caching and not request.skip_reading_prefix_cache:
+            self.stats.record(
+                request.num_tokens, num_hit_tokens, preempted=request.num_preemptions > 0
+            )
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def cache_blocks(self, request: Request, num_tokens: int) -> None:
+        """Publish the request's full blocks within its first `num_tokens` (S15).
+
+        For external tokens whose bytes have arrived and were verified. Raises: UnknownRequest if it
+        owns no blocks, IllegalAllocation if `num_tokens` is more than it knows or has slots for.
+        """
+        live = self._live(request.request_id)
+        slots = min(m.num_slots(request.request_id) for m in self.coordinator.managers)
+        if not 0 <= num_tokens <= min(request.num_tokens, slots):
+            raise IllegalAllocation(
+                f"request {request.request_id}: {num_tokens} tokens to publish, "
+                f"{request.num_tokens} are known, {slots} have slots"
+            )
+        if self.config.enable_caching:
+            self.coordinator.cache_blocks(request, num_tokens)
+        live.disturb()
+        self._changed(None)
+
+    # -- giving back ---------------------------------------------------------------------------
+
+    def free(self, request: Request) -> None:
+        """Give back all blocks of a request, tails first (S19); nothing if it owns none.
+
+        While a step that names the blocks is open they stay held until it settles (S27).
+        """
+        live = self.live_requests.pop(request.request_id, None)
+        if live is None:
+            return
+        for blocks in self.coordinator.pop_blocks_for_free(request.request_id):
+            if not self.block_pool.steps.defer_free(live.step, blocks):
+                self.block_pool.release(blocks)
+        self._changed(None)
+
+    def remove_skipped_blocks(self, request: Request, num_processed_tokens: int) -> None:
+        """Give back blocks that no step after so many processed tokens reads (S13).
+
+        Nothing if the request owns none. Raises: IllegalAllocation for a negative number.
+        """
+        self._check_numbers(num_processed_tokens=num_processed_tokens)
+        self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
+        self._changed(None)
+
+    def evict_blocks(self, block_ids: Iterable[int]) -> None:
+        """Make these blocks unfindable, used or free (S23). Raises: ForeignBlock."""
+        self.block_pool.evict_blocks(block_ids)
+        for live in self.live_requests.values():
+            live.disturb()
+        self._changed(None)
+
+    def reset_prefix_cache(self) -> bool:
+        """Make all blocks unfindable; False, and nothing has changed, while any is held (S23)."""
+        done = self.block_pool.reset_prefix_cache()
+        self._changed(None)
+        return done
+
+    # -- steps and copies ----------------------------------------------------------------------
+
+    def new_step_starts(self, step: int | None = None) -> None:
+        """The scheduler begins to plan a step.
+
+        With a number the step stays open until `settle_step`: frees of blocks that it names wait
+        for that, and what it publishes is unsettled and can be withdrawn. Without one a step counts
+        as over when the next call is made. Raises: UnknownStep unless numbers rise.
+        """
+        if step is not None:
+            self.block_pool.steps.open(step)
+        for manager in self.coordinator.managers:
+            manager.new_step_starts()
+
+    def settle_step(self, step: int) -> None:
+        """The oldest open step is over, its writes are done. Raises: UnknownStep otherwise."""
+        for blocks in self.block_pool.steps.settle(step):
+            self.block_pool.release(blocks)
+        self._changed(None)
+
+    def withdraw_step(self, step: int) -> None:
+        """Make unfindable what an open step and all after it published (T1).
+
+        For a step that failed. The steps stay open until they settle. Raises: UnknownStep.
+        """
+        for publication in self.block_pool.withdraw(step):
+            manager = self.coordinator.managers[publication.group_id]
+            manager.roll_back_publication(publication.request_id, publication.first_block)
+            if live := self.live_requests.get(publication.request_id):
+                live.disturb()
+        self._changed(None)
+
+    def take_block_copies(self) -> list[BlockCopy]:
+        """Block copies that became due since the last call, in the order to run them (S10)."""
+        copies: list[BlockCopy] = []
+        for manager in self.coordinator.managers:
+            for source, target in manager.take_pending_copies():
+                copies.append(BlockCopy(source.block_id, target.block_id, manager.group_id))
+                self._copies_taken += (source, target)
+        return copies
+
+    def release_block_copies(self) -> None:
+        """All copies taken so far have run: their pins end."""
+        taken, self._copies_taken = self._copies_taken, []
+        self.block_pool.end_hold(taken, HoldKind.COPY)
+        self._changed(None)
+
+    # -- holds ---------------------------------------------------------------------------------
+
+    def hold_blocks(self, block_ids: Iterable[int], kind: HoldKind) -> None:
+        """Hold blocks for a lease, a pull or a quarantine, whatever becomes of their request.
+
+        Raises: ForeignBlock, LocalMisuse for a kind that isn't the caller's to set.
+        """
+        self.block_pool.hold(self._blocks(block_ids), _for_callers(kind))
+        self._changed(None)
+
+    def end_hold(self, block_ids: Iterable[int], kind: HoldKind) -> None:
+        """End such holds; blocks that nobody holds any more are free, the first to go first.
+
+        Raises: ForeignBlock, DoubleFree, LocalMisuse; nothing has changed then.
+        """
+        self.block_pool.end_hold(self._blocks(block_ids), _for_callers(kind))
+        self._changed(None)
+
+    def change_hold(self, block_ids: Iterable[int], kind: HoldKind, new_kind: HoldKind) -> None:
+        """Turn holds of one kind into another, for example a pull's into a quarantine.
+
+        Raises: ForeignBlock, DoubleFree, LocalMisuse; nothing has changed then.
+        """
+        blocks = self._blocks(block_ids)
+        self.block_pool.change_hold(blocks, _for_callers(kind), _for_callers(new_kind))
+        self._changed(None)
+
+    def ledger(self) -> Ledger:
+        """Every non-null block once, under its strongest hold (I7)."""
+        return self.block_pool.ledger()
+
+    # -- what can be seen ----------------------------------------------------------------------
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that are held, 0 .. 1. Free blocks with content count as free."""
+        return self.block_pool.get_usage()
+
+    def get_blocks(self, request_id: RequestId) -> KVCacheBlocks:
+        """The request's block tables; empty if it owns none."""
+        tables = [m.req_to_blocks.get(request_id, ()) for m in self.coordinator.managers]
+        return KVCacheBlocks(tuple(tuple(table) for table in tables))
+
+    def get_block_ids(self, request_id: RequestId) -> tuple[list[BlockId], ...]:
+        """The ids of `get_blocks`."""
+        return self.get_blocks(request_id).get_block_ids()
+
+    def is_settled(self, block_id: int) -> bool:
+        """True if the step that writes the block is over (T1). Raises: ForeignBlock."""
+        (block,) = self._blocks([block_id])
+        return self.block_pool.is_settled(block)
+
+    def take_events(self) -> list[CacheEvent]:
+        """Events since the last call, in order; none unless `KVCacheConfig.enable_events`."""
+        return self.block_pool.events.take() if self.block_pool.events is not None else []
+
+    def check(self) -> None:
+        """Re-derive everything. Raises: InvariantViolation with every finding. O(pool)."""
+        requests = {name: live.request for name, live in self.live_requests.items()}
+        if findings := audit(self.coordinator, requests):
+            raise InvariantViolation("; ".join(findings))
+
+    def _live(self, request_id: RequestId) -> _LiveRequest:
+        live = self.live_requests.get(request_id)
+        if live is None:
+            raise UnknownRequest(f"request {request_id!r} owns no blocks")
+        return live
+
+    def _blocks(self, block_ids: Iterable[int]) -> Sequence[KVCacheBlock]:
+        return self.block_pool.get_blocks(block_ids)
+
+
+def _for_callers(kind: HoldKind) -> HoldKind:
+    if kind in (HoldKind.REQUEST, HoldKind.COPY):
+        raise LocalMisuse(f"{kind.name} holds are the manager's own")
+    return kind

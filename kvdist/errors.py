@@ -1,0 +1,82 @@
+"""The tree of errors: who is to blame, and whether trying again can help.
+
+Owns:   nothing.
+Knows nothing of: everything else.
+
+    KvdistError
+      ConfigError             caller   the settings contradict each other or a limit
+      LocalMisuse             caller   a call that breaks the callee's contract
+        InvalidRequest        caller   tokens, keys or sizes of a request are out of range
+        IllegalAllocation     caller   an allocation that names nothing, or takes hits twice
+        StaleHit              caller   a lookup's result was kept while the cache changed: look up again
+        UnknownRequest        caller   no such live request
+        ForeignBlock          caller   a block, or a block id, that is not this pool's
+        DoubleFree            caller   more references given back than were taken
+        UnknownStep           caller   a step that isn't open, or opens out of order
+      FormatError             input    a file that is not what its format says
+      InvariantViolation      us       the auditor found a broken invariant
+"""
+
+from typing import ClassVar, Literal
+
+Blame = Literal["caller", "input", "us"]
+
+
+class KvdistError(Exception):
+    """Root of all errors that kvdist raises on purpose."""
+
+    blame: ClassVar[Blame] = "us"
+    #: True when the same call, made again after what the message says, can succeed.
+    retryable: ClassVar[bool] = False
+
+
+class ConfigError(KvdistError, ValueError):
+    """Settings that contradict each other or a limit."""
+
+    blame = "caller"
+
+
+class LocalMisuse(KvdistError, ValueError):
+    """A call that breaks the callee's contract; nothing has changed."""
+
+    blame = "caller"
+
+
+class InvalidRequest(LocalMisuse):
+    """Tokens, extra keys or sizes of a request are out of range."""
+
+
+class IllegalAllocation(LocalMisuse):
+    """An allocation with nothing to do, negative sizes, or hits for a request that owns blocks."""
+
+
+class StaleHit(LocalMisuse):
+    """The cache changed between a lookup and the allocation that uses its result."""
+
+    retryable = True
+
+
+class UnknownRequest(LocalMisuse):
+    """No live request of this name owns blocks."""
+
+
+class ForeignBlock(LocalMisuse):
+    """A block, or a block id, that does not belong to this pool."""
+
+
+class DoubleFree(LocalMisuse):
+    """More references were given back than were taken."""
+
+
+class UnknownStep(LocalMisuse):
+    """A step that isn't open, or that would open out of order."""
+
+
+class FormatError(KvdistError, ValueError):
+    """A file that is not what its format says."""
+
+    blame = "input"
+
+
+class InvariantViolation(KvdistError, AssertionError):
+    """The auditor re-derived the state and found it broken; the message lists every finding."""
