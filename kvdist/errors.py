@@ -8,7 +8,7 @@ Knows nothing of: everything else.
       LocalMisuse             caller   a call that breaks the callee's contract
         InvalidRequest        caller   tokens, keys or sizes of a request are out of range
         IllegalAllocation     caller   an allocation that names nothing, or takes hits twice
-        StaleHit              caller   a lookup's result was kept while the cache changed: look up again
+        StaleHit              caller   the cache changed since the lookup: look up again
         UnknownRequest        caller   no such live request
         ForeignBlock          caller   a block, or a block id, that is not this pool's
         DoubleFree            caller   more references given back than were taken

@@ -34,6 +34,26 @@ def audit(coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]
     return findings
 
 
+def audit_progress(
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]
+) -> list[str]:
+    """Findings of I3: requests that claim more computed tokens than a group can resume at.
+
+    Apart from `audit`, because the claim is the scheduler's, and between two of its own moves
+    (blocks taken, count not yet moved on) there is nothing to compare.
+    """
+    return [
+        f"I3: request {request.request_id}: {request.num_computed_tokens} tokens computed, but "
+        f"group {manager.group_id} has no block at index {i}"
+        for manager in coordinator.managers
+        for request in requests.values()
+        if request.num_computed_tokens > 0
+        for table in (manager.req_to_blocks.get(request.request_id, []),)
+        for i in manager.resumable_blocks(request.num_computed_tokens)
+        if i >= len(table) or table[i] is manager.pool.null_block
+    ]
+
+
 def _check_blocks(pool: BlockPool) -> Iterator[str]:
     for i, block in enumerate(pool.blocks):
         if block.block_id != i:
@@ -143,7 +163,3 @@ def _check_table(
         for key in (block.block_hash, *manager.pool.further_keys.get(block, ())):
             if key not in named:
                 yield f"I2: {block!r} at index {i} carries a key of other content"
-    if request.num_computed_tokens > 0:
-        for i in manager.resumable_blocks(request.num_computed_tokens):
-            if i >= len(table) or table[i] is null:
-                yield f"I3: {request.num_computed_tokens} tokens computed, no block at index {i}"

@@ -262,7 +262,7 @@ class BlockPool:
         target.step = self.steps.current
         for table in (self.further_keys, self.tail_tokens):
             if source in table:
-                table[target] = table.pop(source)  # type: ignore[index, assignment]
+                table[target] = table.pop(source)  # type: ignore[assignment]
         self.epoch += 1
         # Nothing of the request's own table is published by this: there is none to roll back.
         self.steps.published(Publication(request_id, target.group_id, NOWHERE, [target]))

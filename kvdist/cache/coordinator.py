@@ -53,9 +53,7 @@ class KVCacheCoordinator:
         """The longest prefix of at most `max_length` tokens that all groups can resume at."""
         return CommonHit(self.no_blocks, 0, 0)
 
-    def get_num_cacheable_tokens(
-        self, num_tokens: int, manager: SingleTypeKVCacheManager
-    ) -> int:
+    def get_num_cacheable_tokens(self, num_tokens: int, manager: SingleTypeKVCacheManager) -> int:
         """How many of the first `num_tokens` can be of use to a later lookup in this group."""
         return num_tokens
 
@@ -243,9 +241,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 blocks[manager.group_id] = found
         return CommonHit(tuple(blocks), length, longest if longest != length else 0)
 
-    def get_num_cacheable_tokens(
-        self, num_tokens: int, manager: SingleTypeKVCacheManager
-    ) -> int:
+    def get_num_cacheable_tokens(self, num_tokens: int, manager: SingleTypeKVCacheManager) -> int:
         """Hits end at aligned positions only; an eagle group matches one block past them."""
         if self.partial_hits:
             return num_tokens

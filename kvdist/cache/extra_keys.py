@@ -37,7 +37,7 @@ _TAGS: Final = {"lora": 1, "mm": 2, "cache_salt": 3, "prompt_embeds": 4}
 
 @dataclass(frozen=True, slots=True)
 class LoRAKey:
-    """An adapter: other weights, other K/V. `path` keeps a name that was pointed elsewhere apart."""
+    """An adapter, so other weights. `path` tells apart what one name has pointed to."""
 
     name: str
     path: str = ""

@@ -75,7 +75,7 @@ class FreeKVCacheBlockQueue:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out from wherever it stands. Raises: LocalMisuse if it isn't in the queue."""
+        """Take `block` out from wherever it stands. Raises: LocalMisuse if it isn't there."""
         if block not in self:
             raise LocalMisuse(f"block {block.block_id} is not in the free queue")
         self.remove_n((block,))
@@ -143,7 +143,8 @@ class FreeKVCacheBlockQueue:
 
     def _pop_front(self, count: int) -> list[KVCacheBlock]:
         """Take up to `count` blocks off the stack."""
-        front, taken = self._front, []
+        front = self._front
+        taken: list[KVCacheBlock] = []
         while front and (missing := count - len(taken)):
             part = front[-missing:]
             del front[-missing:]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kvdist import check
-from kvdist.cache.audit import audit
+from kvdist.cache.audit import audit, audit_progress
 from kvdist.cache.block import KVCacheBlock
 from kvdist.cache.block_pool import BlockPool
 from kvdist.cache.coordinator import PerGroup, make_coordinator
@@ -24,7 +24,6 @@ from kvdist.cache.spec import KVCacheConfig
 from kvdist.cache.stats import PrefixCacheStats
 from kvdist.cache.token_space import TokenSpace
 from kvdist.errors import (
-    ForeignBlock,
     IllegalAllocation,
     InvariantViolation,
     LocalMisuse,
@@ -266,7 +265,7 @@ class KVCacheManager:
                 else NEVER
             )
         if check.level >= 2:
-            self.check()
+            self._audit()
 
     def _count(self, request: Request, num_hit_tokens: int) -> None:
         if self.config.enable_caching and not request.skip_reading_prefix_cache:
@@ -435,10 +434,20 @@ class KVCacheManager:
         return self.block_pool.events.take() if self.block_pool.events is not None else []
 
     def check(self) -> None:
-        """Re-derive everything. Raises: InvariantViolation with every finding. O(pool)."""
-        requests = {name: live.request for name, live in self.live_requests.items()}
-        if findings := audit(self.coordinator, requests):
+        """Re-derive everything. Raises: InvariantViolation with every finding. O(pool).
+
+        For a moment at which the scheduler's counts of computed tokens agree with its allocations.
+        """
+        self._audit()
+        if findings := audit_progress(self.coordinator, self._requests()):
             raise InvariantViolation("; ".join(findings))
+
+    def _audit(self) -> None:
+        if findings := audit(self.coordinator, self._requests()):
+            raise InvariantViolation("; ".join(findings))
+
+    def _requests(self) -> dict[RequestId, Request]:
+        return {name: live.request for name, live in self.live_requests.items()}
 
     def _live(self, request_id: RequestId) -> _LiveRequest:
         live = self.live_requests.get(request_id)

@@ -20,7 +20,7 @@ class Request:
     """One sequence of tokens.
 
     `num_computed_tokens`, `num_in_flight_tokens` and `num_preemptions` are the scheduler's to set,
-    `shared_prefix_boundary` is set by a lookup. Without `hasher` nothing of it can be published or hit.
+    `shared_prefix_boundary` is set by a lookup. Without `hasher` nothing of it is published or hit.
 
     Raises: InvalidRequest for an empty or non-text id, an empty prompt, a token out of range, or
     keys out of range; see `ExtraKeys`.

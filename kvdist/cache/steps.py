@@ -15,7 +15,6 @@ from kvdist.cache.block import KVCacheBlock
 from kvdist.errors import UnknownStep
 from kvdist.ids import GroupId, RequestId
 
-
 #: A table index beyond every table.
 NOWHERE: Final = 1 << 62
 

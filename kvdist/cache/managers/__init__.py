@@ -33,7 +33,9 @@ MANAGERS: dict[type[KVCacheSpec], type[SingleTypeKVCacheManager]] = {
 }
 
 
-def make_manager(config: KVCacheConfig, group_id: GroupId, pool: BlockPool) -> SingleTypeKVCacheManager:
+def make_manager(
+    config: KVCacheConfig, group_id: GroupId, pool: BlockPool
+) -> SingleTypeKVCacheManager:
     """The manager of one group. Raises: ConfigError for a kind without one."""
     kind = type(config.kv_cache_groups[group_id].kv_cache_spec)
     if kind not in MANAGERS:

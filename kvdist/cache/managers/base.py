@@ -238,7 +238,7 @@ class SingleTypeKVCacheManager(ABC):
         blocks.reverse()
         return blocks
 
-    def new_step_starts(self) -> None:
+    def new_step_starts(self) -> None:  # noqa: B027 - most kinds have nothing to do
         """A new step is planned."""
 
     # -- quiet bounds (ADR-0008) ---------------------------------------------------------------

@@ -49,15 +49,15 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         num_blocks: int,
         found: list[list[KVCacheBlock]],
     ) -> int:
-        """Add the block that holds the longest tail after `num_blocks`; returns the hit's tokens."""
+        """Add the block with the longest tail after `num_blocks`; returns the tokens of the hit."""
         scale = self.block_size // self.alignment
         first = num_blocks * scale
         last = min(first + scale - 1, max_length // self.alignment, len(block_hashes))
         for unit in range(last - 1, first - 1, -1):
-            tails = [index.oldest.get(block_hashes[unit]) for index in indexes]
-            if None not in tails:
+            tails = [index.get_longest_prefix(block_hashes[unit : unit + 1]) for index in indexes]
+            if all(tails):
                 for blocks, tail in zip(found, tails, strict=True):
-                    blocks[num_blocks:] = [tail]
+                    blocks[num_blocks:] = tail
                 return (unit + 1) * self.alignment
         return num_blocks * self.block_size
 
@@ -71,9 +71,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
             table = self.req_to_blocks.get(request.request_id, [])
             if tail // self.block_size < len(table):
                 block = table[tail // self.block_size]
-                self.pool.cache_partial_block(
-                    request, block, tail, self.block_size, self.group_id
-                )
+                self.pool.cache_partial_block(request, block, tail, self.block_size, self.group_id)
 
     def _prompt_tail(self, request: Request) -> int:
         """Last hash boundary of the prompt that a resend can use, if inside a block; else 0."""

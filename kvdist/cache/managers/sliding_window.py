@@ -117,9 +117,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if need >= segment:
                 return None
             reachable.update(
-                i
-                for i in range(max(start, shift), end)
-                if (i - shift) % segment >= segment - need
+                i for i in range(max(start, shift), end) if (i - shift) % segment >= segment - need
             )
         if self.retention_interval is not None:
             for boundary in boundaries:
