@@ -2,8 +2,8 @@
 
 A pure library (standard library only; `xxhash` where a user picks that hash): no I/O, no clock, no
 threads, no tensors. `KVCacheManager` is the one object a scheduler needs; the rest is for settings,
-for results, and for those who build on the pool itself. Rules (S1 ...) and invariants (I1 ...) are in
-docs/semantics.md.
+for results, and for those who build on the pool itself. The rules (S1 ...) and the invariants (I1
+...) are in docs/semantics.md.
 
 Owns:   the public names of this package.
 Knows nothing of: transfers, scheduling, devices.

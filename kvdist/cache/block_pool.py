@@ -118,10 +118,10 @@ class BlockPool:
         """As `free_blocks`, for references that the caller is known to have."""
         first, last = [], []
         for block in blocks:
-            ref_cnt = block.ref_cnt - 1
-            block.ref_cnt = ref_cnt
-            if ref_cnt:
+            if block.ref_cnt > 1:
+                block.ref_cnt -= 1
                 continue
+            block.ref_cnt = 0
             if block.block_hash is None:
                 first.append(block)
             else:

@@ -101,10 +101,8 @@ class FreeKVCacheBlockQueue:
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put blocks last; the first of them will be reused first."""
-        place = self._offset + len(self._back)
-        for block in blocks:
+        for place, block in enumerate(blocks, self._offset + len(self._back)):
             block._place = place
-            place += 1
         self._back += blocks
         self.num_free_blocks += len(blocks)
 

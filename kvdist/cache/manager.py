@@ -180,12 +180,12 @@ class KVCacheManager:
             ):
                 live.step = self.block_pool.steps.current
                 return self._no_blocks
-        self._check_numbers(
-            num_new_tokens=num_new_tokens,
-            num_lookahead_tokens=num_lookahead_tokens,
-            num_external_computed_tokens=num_external_computed_tokens,
-            num_encoder_tokens=num_encoder_tokens,
-            reserved_blocks=reserved_blocks,
+        _check_numbers(
+            num_new_tokens,
+            num_lookahead_tokens,
+            num_external_computed_tokens,
+            num_encoder_tokens,
+            reserved_blocks,
         )
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
@@ -231,11 +231,6 @@ class KVCacheManager:
         space = space._replace(main=whole, slots=whole)
         num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks, True)
         return num_needed + watermark <= self.block_pool.get_num_free_blocks()
-
-    def _check_numbers(self, **numbers: int) -> None:
-        for name, value in numbers.items():
-            if not isinstance(value, int) or value < 0:
-                raise IllegalAllocation(f"{name} is {value!r}")
 
     def _check_hit(self, request: Request, hit: CacheHit | None) -> tuple[PerGroup, int]:
         """The blocks and tokens of a hit that still holds."""
@@ -303,9 +298,10 @@ class KVCacheManager:
         live = self.live_requests.pop(request.request_id, None)
         if live is None:
             return
+        pool = self.block_pool
         for blocks in self.coordinator.pop_blocks_for_free(request.request_id):
-            if not self.block_pool.steps.defer_free(live.step, blocks):
-                self.block_pool.release(blocks)
+            if not (pool.steps and pool.steps.defer_free(live.step, blocks)):
+                pool.release(blocks)
         self._changed(None)
 
     def remove_skipped_blocks(self, request: Request, num_processed_tokens: int) -> None:
@@ -313,7 +309,7 @@ class KVCacheManager:
 
         Nothing if the request owns none. Raises: IllegalAllocation for a negative number.
         """
-        self._check_numbers(num_processed_tokens=num_processed_tokens)
+        _check_numbers(num_processed_tokens)
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
         self._changed(None)
 
@@ -457,6 +453,12 @@ class KVCacheManager:
 
     def _blocks(self, block_ids: Iterable[int]) -> Sequence[KVCacheBlock]:
         return self.block_pool.get_blocks(block_ids)
+
+
+def _check_numbers(*numbers: int) -> None:
+    for number in numbers:
+        if not isinstance(number, int) or number < 0:
+            raise IllegalAllocation(f"{number!r} is not a number of tokens or blocks")
 
 
 def _for_callers(kind: HoldKind) -> HoldKind:

@@ -186,16 +186,30 @@ class SingleTypeKVCacheManager(ABC):
             boundaries.append(request.shared_prefix_boundary)
         reachable = self.reachable_blocks(num_cached, num_full, boundaries)
         table = self.req_to_blocks.get(request_id, [])
-        if reachable is None and self.pool.null_block not in table[num_cached:num_full]:
-            self._publish(request, num_cached, table[num_cached:num_full])
-        else:
-            for i in range(num_cached, num_full) if reachable is None else reachable:
-                if table[i] is not self.pool.null_block:
-                    self._publish(request, i, table[i : i + 1])
+        for start, end in self._runs_to_publish(table, num_cached, num_full, reachable):
+            self.pool.cache_full_blocks(
+                request, table[start:end], start, self.block_size, self.group_id
+            )
         self.num_cached_block[request_id] = num_full
 
-    def _publish(self, request: Request, first_block: int, blocks: list[KVCacheBlock]) -> None:
-        self.pool.cache_full_blocks(request, blocks, first_block, self.block_size, self.group_id)
+    def _runs_to_publish(
+        self, table: list[KVCacheBlock], start: int, end: int, reachable: Sequence[int] | None
+    ) -> list[tuple[int, int]]:
+        """Runs [first, last) of real blocks among `reachable`, or among all of [start, end)."""
+        null = self.pool.null_block
+        if reachable is None:
+            if null not in table[start:end]:
+                return [(start, end)]
+            reachable = range(start, end)
+        runs: list[tuple[int, int]] = []
+        for i in reachable:
+            if table[i] is null:
+                continue
+            if runs and runs[-1][1] == i:
+                runs[-1] = (runs[-1][0], i + 1)
+            else:
+                runs.append((i, i + 1))
+        return runs
 
     def reachable_blocks(
         self, start: int, end: int, boundaries: Sequence[int]
