@@ -15,6 +15,7 @@ from kvdist.cache.block_pool import BlockPool
 from kvdist.cache.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from kvdist.cache.extra_keys import ExtraKeys, LoRAKey, MultiModalItem, PromptEmbeds
 from kvdist.cache.free_queue import FreeKVCacheBlockQueue
+from kvdist.cache.grouping import KVCacheLayout, plan_groups
 from kvdist.cache.holds import HoldKind, Ledger
 from kvdist.cache.manager import BlockCopy, CacheHit, KVCacheBlocks, KVCacheManager
 from kvdist.cache.request import Request
@@ -49,6 +50,7 @@ __all__ = [
     "KVCacheBlocks",
     "KVCacheConfig",
     "KVCacheGroupSpec",
+    "KVCacheLayout",
     "KVCacheManager",
     "KVCacheSpec",
     "Ledger",
@@ -59,4 +61,5 @@ __all__ = [
     "PromptEmbeds",
     "Request",
     "SlidingWindowSpec",
+    "plan_groups",
 ]
