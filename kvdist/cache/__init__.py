@@ -17,8 +17,9 @@ from kvdist.cache.extra_keys import ExtraKeys, LoRAKey, MultiModalItem, PromptEm
 from kvdist.cache.free_queue import FreeKVCacheBlockQueue
 from kvdist.cache.grouping import KVCacheLayout, plan_groups
 from kvdist.cache.holds import HoldKind, Ledger
-from kvdist.cache.manager import BlockCopy, CacheHit, KVCacheBlocks, KVCacheManager
+from kvdist.cache.manager import KVCacheManager
 from kvdist.cache.request import Request
+from kvdist.cache.results import BlockCopy, CacheHit, KVCacheBlocks
 from kvdist.cache.spec import (
     ChunkedLocalAttentionSpec,
     CrossAttentionSpec,

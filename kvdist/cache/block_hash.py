@@ -96,11 +96,12 @@ class BlockHasher:
 class HashChain:
     """The running hash of one request."""
 
-    __slots__ = ("_block", "_block_keys", "_hashed_tokens", "_running", "_size")
+    __slots__ = ("_block", "_block_keys", "_hashed_tokens", "_running", "block_size")
 
     def __init__(self, running: RunningHash, size: int, block_keys: ExtraKeys | None) -> None:
         self._running = running
-        self._size = size
+        #: Tokens a hash.
+        self.block_size = size
         self._block = struct.Struct(f"{4 * size}s")
         self._block_keys = block_keys
         self._hashed_tokens = 0
@@ -121,11 +122,12 @@ class HashChain:
         else:
             hashes = []
             for index, (piece,) in enumerate(pieces):
-                start = self._hashed_tokens + index * self._size
-                update(frame(self._block_keys.of_block(start, start + self._size)))
+                start = self._hashed_tokens + index * self.block_size
+                end = start + self.block_size
+                update(frame(self._block_keys.of_block(start, end)))
                 update(piece)
                 hashes.append(BlockHash(digest()))
-        self._hashed_tokens += len(hashes) * self._size
+        self._hashed_tokens += len(hashes) * self.block_size
         return hashes
 
 

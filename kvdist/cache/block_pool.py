@@ -277,8 +277,8 @@ class BlockPool:
         return withdrawn
 
     def is_settled(self, block: KVCacheBlock) -> bool:
-        """True if the step that writes what the block's key names is over (T1)."""
-        return block.step <= self.steps.settled or not self.steps
+        """True if the block has a key, and the step that writes what it names is over (T1)."""
+        return block.block_hash is not None and (block.step <= self.steps.settled or not self.steps)
 
     # -- eviction ------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ Source: the document's `KVCacheManager`; behaviour as vLLM 0.32 (vllm/v1/core/kv
         shown by the recorded traces.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from kvdist import check
 from kvdist.cache.audit import audit, audit_progress
@@ -18,8 +18,9 @@ from kvdist.cache.block_pool import BlockPool
 from kvdist.cache.coordinator import PerGroup, make_coordinator
 from kvdist.cache.events import CacheEvent
 from kvdist.cache.holds import HoldKind, Ledger
-from kvdist.cache.managers.base import NEVER
+from kvdist.cache.live_request import LiveRequest
 from kvdist.cache.request import Request
+from kvdist.cache.results import BlockCopy, CacheHit, KVCacheBlocks
 from kvdist.cache.spec import KVCacheConfig
 from kvdist.cache.stats import PrefixCacheStats
 from kvdist.cache.token_space import TokenSpace
@@ -30,55 +31,7 @@ from kvdist.errors import (
     StaleHit,
     UnknownRequest,
 )
-from kvdist.ids import BlockId, GroupId, RequestId
-
-
-class KVCacheBlocks(NamedTuple):
-    """Blocks as `[group][block]`, also with one group (S2)."""
-
-    blocks: PerGroup
-
-    def get_block_ids(self) -> tuple[list[BlockId], ...]:
-        """Their ids, nested the same way; 0 is the null block."""
-        return tuple([block.block_id for block in group] for group in self.blocks)
-
-
-class CacheHit(NamedTuple):
-    """Result of one lookup, for the next allocation of the same request."""
-
-    request_id: RequestId
-    blocks: KVCacheBlocks
-    #: Tokens that need not be computed, over all groups.
-    num_tokens: int
-    #: 0, or how far a group had the prefix when that is further: a shared prefix that sparse groups
-    #: haven't kept. It is kept from now on (see `KVCacheConfig.retention_interval`).
-    junction: int
-    #: The pool's epoch at the lookup.
-    epoch: int
-
-
-class BlockCopy(NamedTuple):
-    """A copy that has to run before the next step; both blocks are pinned until it is released."""
-
-    source: BlockId
-    target: BlockId
-    group_id: GroupId
-
-
-class _LiveRequest:
-    """A request that owns blocks, and bounds below which allocating changes nothing (ADR-0008)."""
-
-    __slots__ = ("next_publication", "next_skip", "num_slots", "request", "step")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        #: The latest step that names its blocks.
-        self.step = 0
-        self.disturb()
-
-    def disturb(self) -> None:
-        """Nothing is known to be quiet."""
-        self.num_slots = self.next_publication = self.next_skip = 0
+from kvdist.ids import BlockId, RequestId
 
 
 class KVCacheManager:
@@ -115,18 +68,20 @@ class KVCacheManager:
         )
         self.coordinator = make_coordinator(config, self.block_pool)
         self.stats = PrefixCacheStats()
-        self.live_requests: dict[RequestId, _LiveRequest] = {}
+        self.live_requests: dict[RequestId, LiveRequest] = {}
         self._no_blocks = KVCacheBlocks(self.coordinator.no_blocks)
         self._has_quiet_bounds = all(m.has_quiet_bounds for m in self.coordinator.managers)
-        self._copies_taken: list[KVCacheBlock] = []
+        self._copies_taken: list[BlockCopy] = []
 
     # -- lookup --------------------------------------------------------------------------------
 
     def get_computed_blocks(self, request: Request) -> CacheHit:
         """The longest cached prefix of `request`, at most `num_tokens - 1` (S9).
 
-        Changes nothing but the request's `shared_prefix_boundary`.
+        Changes nothing but the request's `shared_prefix_boundary`. Raises: IllegalAllocation if
+        another live request has its name, or if it is hashed in blocks of another size.
         """
+        self._check_request(request)
         blocks, num_tokens, junction = self.coordinator.no_blocks, 0, 0
         if self.config.enable_caching and not request.skip_reading_prefix_cache:
             blocks, num_tokens, junction = self.coordinator.find_longest_cache_hit(
@@ -170,22 +125,26 @@ class KVCacheManager:
         """
         live = self.live_requests.get(request.request_id)
         if live is not None and hit is None and num_new_tokens > 0 <= num_lookahead_tokens:
-            end = request.num_computed_tokens + num_new_tokens
+            computed = request.num_computed_tokens
             if (
-                end + num_lookahead_tokens <= live.num_slots
-                and end < live.next_publication
-                and request.num_computed_tokens - request.num_in_flight_tokens < live.next_skip
+                computed + num_new_tokens + num_lookahead_tokens <= live.num_slots
+                and computed + num_new_tokens < live.next_publication
+                and computed - request.num_in_flight_tokens < live.next_skip
+                and live.request is request
                 and not (num_external_computed_tokens or num_encoder_tokens or reserved_blocks)
                 and not (full_sequence_must_fit or apply_watermark)
             ):
                 live.step = self.block_pool.steps.current
                 return self._no_blocks
+        self._check_request(request)
         _check_numbers(
             num_new_tokens,
             num_lookahead_tokens,
             num_external_computed_tokens,
             num_encoder_tokens,
             reserved_blocks,
+            request.num_computed_tokens,
+            request.num_in_flight_tokens,
         )
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
@@ -214,14 +173,32 @@ class KVCacheManager:
             )
         new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
         if live is None:
-            live = self.live_requests[request.request_id] = _LiveRequest(request)
+            live = self.live_requests[request.request_id] = LiveRequest(request)
         live.step = self.block_pool.steps.current
-        if self.config.enable_caching and not delay_cache_blocks:
-            self.coordinator.cache_blocks(request, min(main, request.num_tokens))
+        if not delay_cache_blocks:
+            self._publish(request, min(main, request.num_tokens))
         if hit is not None:
             self._count(request, num_hit_tokens)
         self._changed(live, total - request.num_in_flight_tokens)
         return new_blocks
+
+    def _check_request(self, request: Request) -> None:
+        """Raises: IllegalAllocation for a request that another manager's hasher has hashed, or one
+        whose name a different live request has.
+        """
+        size = request.hash_block_size
+        if size is not None and size != self.config.hash_block_size:
+            raise IllegalAllocation(
+                f"request {request.request_id} is hashed in blocks of {size} tokens, "
+                f"not {self.config.hash_block_size}"
+            )
+        live = self.live_requests.get(request.request_id)
+        if live is not None and live.request is not request:
+            raise IllegalAllocation(f"another live request is named {request.request_id}")
+
+    def _publish(self, request: Request, num_tokens: int) -> None:
+        if self.config.enable_caching and request.hash_block_size is not None:
+            self.coordinator.cache_blocks(request, num_tokens)
 
     def _would_fit(
         self, request: Request, space: TokenSpace, hit_blocks: PerGroup, watermark: int
@@ -248,16 +225,13 @@ class KVCacheManager:
                 raise StaleHit(f"request {request.request_id}: look up again")
         return hit.blocks.blocks, hit.num_tokens
 
-    def _changed(self, live: _LiveRequest | None, num_processed_tokens: int | None = None) -> None:
+    def _changed(self, live: LiveRequest | None, num_processed_tokens: int | None = None) -> None:
         """After a change: find the quiet bounds anew, audit at check level 2."""
         if live is not None and num_processed_tokens is not None and self._has_quiet_bounds:
-            managers, request = self.coordinator.managers, live.request
-            live.num_slots = min([m.num_slots(request.request_id) for m in managers])
-            live.next_skip = min([m.next_skip(num_processed_tokens) for m in managers])
-            live.next_publication = (
-                min([m.next_publication(request) for m in managers])
-                if self.config.enable_caching
-                else NEVER
+            live.settle(
+                self.coordinator.managers,
+                num_processed_tokens,
+                publishes=self.config.enable_caching,
             )
         if check.level >= 2:
             self._audit()
@@ -276,15 +250,16 @@ class KVCacheManager:
         For external tokens whose bytes have arrived and were verified. Raises: UnknownRequest if it
         owns no blocks, IllegalAllocation if `num_tokens` is more than it knows or has slots for.
         """
+        self._check_request(request)
         live = self._live(request.request_id)
+        _check_numbers(num_tokens)
         slots = min(m.num_slots(request.request_id) for m in self.coordinator.managers)
-        if not 0 <= num_tokens <= min(request.num_tokens, slots):
+        if num_tokens > min(request.num_tokens, slots):
             raise IllegalAllocation(
                 f"request {request.request_id}: {num_tokens} tokens to publish, "
                 f"{request.num_tokens} are known, {slots} have slots"
             )
-        if self.config.enable_caching:
-            self.coordinator.cache_blocks(request, num_tokens)
+        self._publish(request, num_tokens)
         live.disturb()
         self._changed(None)
 
@@ -293,8 +268,10 @@ class KVCacheManager:
     def free(self, request: Request) -> None:
         """Give back all blocks of a request, tails first (S19); nothing if it owns none.
 
-        While a step that names the blocks is open they stay held until it settles (S27).
+        While a step that names the blocks is open they stay held until it settles (S27). Raises:
+        IllegalAllocation if another live request has its name.
         """
+        self._check_request(request)
         live = self.live_requests.pop(request.request_id, None)
         if live is None:
             return
@@ -309,6 +286,7 @@ class KVCacheManager:
 
         Nothing if the request owns none. Raises: IllegalAllocation for a negative number.
         """
+        self._check_request(request)
         _check_numbers(num_processed_tokens)
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
         self._changed(None)
@@ -360,17 +338,27 @@ class KVCacheManager:
 
     def take_block_copies(self) -> list[BlockCopy]:
         """Block copies that became due since the last call, in the order to run them (S10)."""
-        copies: list[BlockCopy] = []
-        for manager in self.coordinator.managers:
-            for source, target in manager.take_pending_copies():
-                copies.append(BlockCopy(source.block_id, target.block_id, manager.group_id))
-                self._copies_taken += (source, target)
+        copies = [
+            BlockCopy(source.block_id, target.block_id, manager.group_id)
+            for manager in self.coordinator.managers
+            for source, target in manager.take_pending_copies()
+        ]
+        self._copies_taken += copies
         return copies
 
-    def release_block_copies(self) -> None:
-        """All copies taken so far have run: their pins end."""
-        taken, self._copies_taken = self._copies_taken, []
-        self.block_pool.end_hold(taken, HoldKind.COPY)
+    def release_block_copies(self, copies: Sequence[BlockCopy] | None = None) -> None:
+        """These copies, or all taken so far, have run: their pins end.
+
+        Raises: LocalMisuse for a copy that wasn't taken; nothing has changed then.
+        """
+        released = self._copies_taken if copies is None else list(copies)
+        left = Counter(self._copies_taken)
+        left.subtract(released)
+        if min(left.values(), default=0) < 0:
+            raise LocalMisuse("a block copy ended that was not taken, or ended before")
+        self._copies_taken = list(left.elements())
+        ends = [block_id for copy in released for block_id in (copy.source, copy.target)]
+        self.block_pool.end_hold(self._blocks(ends), HoldKind.COPY)
         self._changed(None)
 
     # -- holds ---------------------------------------------------------------------------------
@@ -421,7 +409,10 @@ class KVCacheManager:
         return self.get_blocks(request_id).get_block_ids()
 
     def is_settled(self, block_id: int) -> bool:
-        """True if the step that writes the block is over (T1). Raises: ForeignBlock."""
+        """True if a block's key names content whose writing step is over (T1).
+
+        A block without a key is never settled: it can still be written. Raises: ForeignBlock.
+        """
         (block,) = self._blocks([block_id])
         return self.block_pool.is_settled(block)
 
@@ -445,7 +436,7 @@ class KVCacheManager:
     def _requests(self) -> dict[RequestId, Request]:
         return {name: live.request for name, live in self.live_requests.items()}
 
-    def _live(self, request_id: RequestId) -> _LiveRequest:
+    def _live(self, request_id: RequestId) -> LiveRequest:
         live = self.live_requests.get(request_id)
         if live is None:
             raise UnknownRequest(f"request {request_id!r} owns no blocks")

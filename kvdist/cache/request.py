@@ -33,11 +33,11 @@ class Request:
 
     __slots__ = (
         "_chain",
-        "_hash_block_size",
         "_next_hash_tokens",
         "_tokens",
         "block_hashes",
         "extra_keys",
+        "hash_block_size",
         "num_computed_tokens",
         "num_in_flight_tokens",
         "num_preemptions",
@@ -79,12 +79,14 @@ class Request:
         self.block_hashes: list[BlockHash] = []
         self._tokens: list[int] = list(prompt_token_ids)
         self._chain = hasher.start(extra_keys) if hasher else None
-        self._hash_block_size = hasher.hash_block_size if hasher else 1
-        if self._chain:
-            self.block_hashes = self._chain.extend(self._tokens)
-        else:
+        #: Tokens a hash; None if the request isn't hashed.
+        self.hash_block_size = hasher.hash_block_size if hasher else None
+        self._next_hash_tokens = 0
+        if self._chain is None:
             pack_tokens(self._tokens)
-        self._set_next_hash()
+        else:
+            self.block_hashes = self._chain.extend(self._tokens)
+            self._next_hash_tokens = (len(self.block_hashes) + 1) * self._chain.block_size
 
     @property
     def all_token_ids(self) -> Sequence[int]:
@@ -110,12 +112,9 @@ class Request:
             pack_tokens(token_ids)
             tokens.extend(token_ids)
         if self._chain is not None and len(tokens) >= self._next_hash_tokens:
-            start = self._next_hash_tokens - self._hash_block_size
-            self.block_hashes += self._chain.extend(tokens[start:])
-            self._set_next_hash()
-
-    def _set_next_hash(self) -> None:
-        self._next_hash_tokens = (len(self.block_hashes) + 1) * self._hash_block_size
+            num_hashed = len(self.block_hashes) * self._chain.block_size
+            self.block_hashes += self._chain.extend(tokens[num_hashed:])
+            self._next_hash_tokens = (len(self.block_hashes) + 1) * self._chain.block_size
 
     def __repr__(self) -> str:
         return (

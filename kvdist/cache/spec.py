@@ -14,7 +14,7 @@ from kvdist.errors import ConfigError
 
 #: Far above any real one; what is larger is taken for a mistake.
 MAX_TOKENS: Final = 1 << 31
-MAX_BLOCKS: Final = 1 << 31
+MAX_BLOCKS: Final = 1 << 26
 
 
 def _check(what: str, value: int, low: int, high: int = MAX_TOKENS) -> None:
@@ -138,6 +138,8 @@ class KVCacheConfig:
         _check("num_blocks", self.num_blocks, 2, MAX_BLOCKS)
         _check("max_model_len", self.max_model_len, 1)
         _check("max_in_flight_tokens", self.max_in_flight_tokens, 0)
+        if self.retention_interval is not None:
+            _check("retention_interval", self.retention_interval, 0)
         if not self.kv_cache_groups:
             raise ConfigError("there is no KV cache group")
         if not 0.0 <= self.watermark < 1.0:
@@ -163,12 +165,11 @@ class KVCacheConfig:
             raise ConfigError("chunked local attention needs equal block sizes in all groups")
         if chunked and self.eagle_group_ids:
             raise ConfigError("chunked local attention does not go with a draft model's KV")
-        if interval := self.retention_interval:
-            _check("retention_interval", interval, 0)
-            if interval % self.scheduler_block_size:
-                raise ConfigError(
-                    f"retention interval {interval} is no multiple of {self.scheduler_block_size}"
-                )
+        if self.retention_interval and self.retention_interval % self.scheduler_block_size:
+            raise ConfigError(
+                f"retention interval {self.retention_interval} is no multiple of "
+                f"{self.scheduler_block_size}"
+            )
 
     @property
     def scheduler_block_size(self) -> int:
