@@ -26,11 +26,15 @@ def _name(path: Path) -> str:
 
 
 def _python_blocks() -> Iterator[object]:
+    """Each block by itself; a page's blocks of `>>>` lines share their names, as one story."""
     for page in PAGES:
         blocks = [
             code for language, code in CODE_BLOCK.findall(page.read_text()) if language == "python"
         ]
-        for number, code in enumerate(blocks, 1):
+        story = "\n".join(code for code in blocks if ">>>" in code)
+        for number, code in enumerate(
+            [c for c in blocks if ">>>" not in c] + [story] * bool(story)
+        ):
             yield pytest.param(code, id=f"{_name(page)}-{number}")
 
 
