@@ -149,38 +149,46 @@ class KVCacheManager:
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
             raise IllegalAllocation(f"request {request.request_id}: nothing to compute or to adopt")
+        adopts = any(hit_blocks) or num_external_computed_tokens > 0
+        if adopts and live is not None:
+            raise IllegalAllocation(f"request {request.request_id} owns blocks already")
         local = request.num_computed_tokens + num_hit_tokens
         total = min(local + num_external_computed_tokens, self.config.max_model_len)
         main = total + num_new_tokens
         slots = min(main + num_lookahead_tokens, self.config.max_model_len)
         space = TokenSpace(request.request_id, local, total, main, slots, num_encoder_tokens)
-        adopts = any(hit_blocks) or num_external_computed_tokens > 0
-        if adopts and live is not None:
-            raise IllegalAllocation(f"request {request.request_id} owns blocks already")
         watermark = self.config.watermark_blocks if apply_watermark else 0
         if full_sequence_must_fit and not self._would_fit(request, space, hit_blocks, watermark):
             return None
-        self.coordinator.remove_skipped_blocks(
-            request.request_id, max(0, total - request.num_in_flight_tokens)
-        )
+        num_processed = max(0, total - request.num_in_flight_tokens)
+        self.coordinator.remove_skipped_blocks(request.request_id, num_processed)
         num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks) + watermark
         if num_needed > self.block_pool.get_num_free_blocks() - reserved_blocks:
-            self._changed(live)
+            self._changed()
             return None
         if adopts:
             self.coordinator.allocate_new_computed_blocks(
                 space, hit_blocks, num_external_computed_tokens
             )
         new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
-        if live is None:
-            live = self.live_requests[request.request_id] = LiveRequest(request)
-        live.step = self.block_pool.steps.current
         if not delay_cache_blocks:
             self._publish(request, min(main, request.num_tokens))
         if hit is not None:
             self._count(request, num_hit_tokens)
-        self._changed(live, total - request.num_in_flight_tokens)
+        self._note_allocation(request, num_processed)
         return new_blocks
+
+    def _note_allocation(self, request: Request, num_processed_tokens: int) -> None:
+        """Which step names the request's blocks, and until when allocating for it is quiet."""
+        live = self.live_requests.setdefault(request.request_id, LiveRequest(request))
+        live.step = self.block_pool.steps.current
+        if self._has_quiet_bounds:
+            live.settle(
+                self.coordinator.managers,
+                num_processed_tokens,
+                publishes=self.config.enable_caching,
+            )
+        self._changed()
 
     def _check_request(self, request: Request) -> None:
         """Raises: IllegalAllocation for a request that another manager's hasher has hashed, or one
@@ -225,14 +233,8 @@ class KVCacheManager:
                 raise StaleHit(f"request {request.request_id}: look up again")
         return hit.blocks.blocks, hit.num_tokens
 
-    def _changed(self, live: LiveRequest | None, num_processed_tokens: int | None = None) -> None:
-        """After a change: find the quiet bounds anew, audit at check level 2."""
-        if live is not None and num_processed_tokens is not None and self._has_quiet_bounds:
-            live.settle(
-                self.coordinator.managers,
-                num_processed_tokens,
-                publishes=self.config.enable_caching,
-            )
+    def _changed(self) -> None:
+        """After a change: audit, at check level 2."""
         if check.level >= 2:
             self._audit()
 
@@ -261,7 +263,7 @@ class KVCacheManager:
             )
         self._publish(request, num_tokens)
         live.disturb()
-        self._changed(None)
+        self._changed()
 
     # -- giving back ---------------------------------------------------------------------------
 
@@ -279,7 +281,7 @@ class KVCacheManager:
         for blocks in self.coordinator.pop_blocks_for_free(request.request_id):
             if not (pool.steps and pool.steps.defer_free(live.step, blocks)):
                 pool.release(blocks)
-        self._changed(None)
+        self._changed()
 
     def remove_skipped_blocks(self, request: Request, num_processed_tokens: int) -> None:
         """Give back blocks that no step after so many processed tokens reads (S13).
@@ -289,19 +291,19 @@ class KVCacheManager:
         self._check_request(request)
         _check_numbers(num_processed_tokens)
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
-        self._changed(None)
+        self._changed()
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Make these blocks unfindable, used or free (S23). Raises: ForeignBlock."""
         self.block_pool.evict_blocks(block_ids)
         for live in self.live_requests.values():
             live.disturb()
-        self._changed(None)
+        self._changed()
 
     def reset_prefix_cache(self) -> bool:
         """Make all blocks unfindable; False, and nothing has changed, while any is held (S23)."""
         done = self.block_pool.reset_prefix_cache()
-        self._changed(None)
+        self._changed()
         return done
 
     # -- steps and copies ----------------------------------------------------------------------
@@ -322,7 +324,7 @@ class KVCacheManager:
         """The oldest open step is over, its writes are done. Raises: UnknownStep otherwise."""
         for blocks in self.block_pool.steps.settle(step):
             self.block_pool.release(blocks)
-        self._changed(None)
+        self._changed()
 
     def withdraw_step(self, step: int) -> None:
         """Make unfindable what an open step and all after it published (T1).
@@ -334,7 +336,7 @@ class KVCacheManager:
             manager.roll_back_publication(publication.request_id, publication.first_block)
             if live := self.live_requests.get(publication.request_id):
                 live.disturb()
-        self._changed(None)
+        self._changed()
 
     def take_block_copies(self) -> list[BlockCopy]:
         """Block copies that became due since the last call, in the order to run them (S10)."""
@@ -359,7 +361,7 @@ class KVCacheManager:
         self._copies_taken = list(left.elements())
         ends = [block_id for copy in released for block_id in (copy.source, copy.target)]
         self.block_pool.end_hold(self._blocks(ends), HoldKind.COPY)
-        self._changed(None)
+        self._changed()
 
     # -- holds ---------------------------------------------------------------------------------
 
@@ -369,7 +371,7 @@ class KVCacheManager:
         Raises: ForeignBlock, LocalMisuse for a kind that isn't the caller's to set.
         """
         self.block_pool.hold(self._blocks(block_ids), _for_callers(kind))
-        self._changed(None)
+        self._changed()
 
     def end_hold(self, block_ids: Iterable[int], kind: HoldKind) -> None:
         """End such holds; blocks that nobody holds any more are free, the first to go first.
@@ -377,7 +379,7 @@ class KVCacheManager:
         Raises: ForeignBlock, DoubleFree, LocalMisuse; nothing has changed then.
         """
         self.block_pool.end_hold(self._blocks(block_ids), _for_callers(kind))
-        self._changed(None)
+        self._changed()
 
     def change_hold(self, block_ids: Iterable[int], kind: HoldKind, new_kind: HoldKind) -> None:
         """Turn holds of one kind into another, for example a pull's into a quarantine.
@@ -386,7 +388,7 @@ class KVCacheManager:
         """
         blocks = self._blocks(block_ids)
         self.block_pool.change_hold(blocks, _for_callers(kind), _for_callers(new_kind))
-        self._changed(None)
+        self._changed()
 
     def ledger(self) -> Ledger:
         """Every non-null block once, under its strongest hold (I7)."""
