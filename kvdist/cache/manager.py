@@ -180,7 +180,9 @@ class KVCacheManager:
 
     def _note_allocation(self, request: Request, num_processed_tokens: int) -> None:
         """Which step names the request's blocks, and until when allocating for it is quiet."""
-        live = self.live_requests.setdefault(request.request_id, LiveRequest(request))
+        live = self.live_requests.get(request.request_id)
+        if live is None:
+            live = self.live_requests[request.request_id] = LiveRequest(request)
         live.step = self.block_pool.steps.current
         if self._has_quiet_bounds:
             live.settle(
