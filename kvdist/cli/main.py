@@ -1,0 +1,73 @@
+"""The command `kvdist`: its options, and what its exit status means.
+
+Owns:   the check level, which it sets from the environment, and the exit status.
+Knows nothing of: what commands do.
+"""
+
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+import kvdist
+from kvdist import check
+from kvdist.cli.replay_trace import replay_trace
+from kvdist.cli.replay_workload import replay_workload
+from kvdist.cli.screen import Screen
+from kvdist.errors import KvdistError
+
+
+class _Commands(TyperGroup):
+    """An error of ours ends a command with one line and status 2."""
+
+    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except KvdistError as error:
+            Screen().complain(error)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("replay-trace")(replay_trace)
+app.command("replay-workload")(replay_workload)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kvdist {kvdist.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    check_level: Annotated[
+        int | None,
+        typer.Option(
+            "--check",
+            envvar="KVDIST_CHECK",
+            min=0,
+            max=2,
+            help="How much kvdist checks itself: 0 nothing, 1 at the end, 2 after every change.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
+    """A distributed KV cache; so far its block manager, run against recorded work.
+
+    Exit status: 0 all well, 1 a replay differs from its recording, 2 wrong usage or unreadable
+    input, 130 interrupted.
+    """
+    if check_level is not None:
+        check.level = check_level  # type: ignore[assignment]
