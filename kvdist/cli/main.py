@@ -4,6 +4,7 @@ Owns:   the check level, which it sets from the environment, and the exit status
 Knows nothing of: what commands do.
 """
 
+import errno
 from typing import Annotated
 
 import typer
@@ -18,13 +19,18 @@ from kvdist.errors import KvdistError
 
 
 class _Commands(TyperGroup):
-    """An error of ours ends a command with one line and status 2."""
+    """An error of ours, or of the system, ends a command with one line and status 2."""
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         try:
             return super().invoke(ctx)
         except KvdistError as error:
             Screen().complain(error)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # who reads has seen enough
+                raise
+            Screen().complain(error.strerror or error)
             raise typer.Exit(2) from error
 
 

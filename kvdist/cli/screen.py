@@ -23,11 +23,11 @@ class Screen:
 
     def line(self, text: str, style: str | None = None) -> None:
         """Print a line; above the bar, if there is one."""
-        self._out.print(text, style=style)
+        _print(self._out, text, style)
 
     def complain(self, error: object) -> None:
         """Print what went wrong, as one line, on standard error. Not while there is a bar."""
-        self._err.print("kvdist: " + " ".join(str(error).split()), style="red")
+        _print(self._err, "kvdist: " + " ".join(str(error).split()), "red")
 
     @contextmanager
     def progress(self, items: Sequence[_Item], what: str) -> Iterator[Iterator[_Item]]:
@@ -35,6 +35,12 @@ class Screen:
         bar = Progress(console=self._out, transient=True, disable=not self._out.is_terminal)
         with bar, closing(_tracked(bar, items, what)) as tracked:
             yield tracked
+
+
+def _print(console: Console, text: str, style: str | None) -> None:
+    encoding = getattr(console.file, "encoding", None) or "utf-8"
+    # A file's name may hold what can't be written here.
+    console.print(text.encode(encoding, "backslashreplace").decode(encoding), style=style)
 
 
 def _tracked(bar: Progress, items: Sequence[_Item], what: str) -> Generator[_Item]:

@@ -69,6 +69,28 @@ def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 130
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+def test_no_room_for_what_we_print() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "kvdist", "replay-trace", str(TRACE)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (2, "kvdist: No space left on device\n")
+
+
+def test_a_name_that_can_not_be_printed(tmp_path: Path) -> None:
+    name = os.fsencode(tmp_path) + b"/\xff.jsonl"
+    result = CliRunner(charset="ascii").invoke(app, ["replay-trace", os.fsdecode(name)])
+    assert result.exit_code == 2
+    assert "udcff" in result.stderr
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_a_bug_is_not_dressed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "replay_file", _raising(ZeroDivisionError))
     result = CliRunner().invoke(app, ["replay-trace", str(TRACE)])
