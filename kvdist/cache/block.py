@@ -30,8 +30,8 @@ class KVCacheBlock:
     generation: int
     #: The step that took it or, later, that fills what its hash names (T1). Written by `BlockPool`.
     step: int
-    #: Its place in the free queue, meaningless outside. Written by `FreeKVCacheBlockQueue`.
-    _place: int
+    #: Where in the free queue it is, None outside. Written by `FreeKVCacheBlockQueue`.
+    _place: int | None
 
     def __init__(self, block_id: BlockId) -> None:
         self.block_id = block_id
@@ -40,7 +40,7 @@ class KVCacheBlock:
         self.group_id = GroupId(0)
         self.generation = 0
         self.step = 0
-        self._place = 0
+        self._place = None
 
     def __repr__(self) -> str:
         key = self.block_hash.hex()[:8] if self.block_hash else None

@@ -80,9 +80,10 @@ class PromptEmbeds:
         return len(self.data) // self.bytes_per_token
 
     def digest(self, start: int, end: int) -> bytes:
-        """SHA-256 of the rows of tokens [start, end); empty where there are none."""
+        """SHA-256 of the rows of tokens [start, end) and their width; empty if there are none."""
         rows = self.data[start * self.bytes_per_token : end * self.bytes_per_token]
-        return hashlib.sha256(rows).digest() if rows else b""
+        width = struct.pack("<Q", self.bytes_per_token)
+        return hashlib.sha256(width + rows).digest() if rows else b""
 
 
 @dataclass(frozen=True, slots=True)

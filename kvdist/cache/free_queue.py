@@ -11,15 +11,20 @@ The front array is a stack, its end is reused first; the back array is read from
     next out                                                       last out
     _front[-1] ... _front[1] _front[0] | _back[_head] ... _back[-1]
 
-A block knows its place: `_offset + i` in the back array, `-1 - i` in the front one. Taking one
-from the middle leaves a hole (None); holes are closed once they outnumber the blocks.
+A block in the front array knows its index there, and one taken from the middle leaves a hole
+(None). A block in the back array only knows that it is there: `_gone` counts the entries that it
+has left behind, always its oldest, since new ones come at the end. Dead entries of both kinds are
+cleared away once they outnumber the blocks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from kvdist.cache.block import KVCacheBlock
 from kvdist.errors import LocalMisuse
 
+#: `_place` of a block in the back array; in the front array it is -1 - index, outside None.
+_IN_BACK: Final = 0
 #: Below this many dead entries an array is not worth closing up.
 _SLACK = 256
 
@@ -38,22 +43,16 @@ class FreeKVCacheBlockQueue:
     ([3, 1, 0], 1)
     """
 
-    __slots__ = (
-        "_back",
-        "_back_holes",
-        "_front",
-        "_front_holes",
-        "_head",
-        "_offset",
-        "num_free_blocks",
-    )
+    __slots__ = ("_back", "_dead", "_front", "_gone", "_head", "num_free_blocks")
 
     def __init__(self, blocks: Iterable[KVCacheBlock] = ()) -> None:
         self._front: list[KVCacheBlock | None] = []
-        self._back: list[KVCacheBlock | None] = []
-        self._front_holes = self._back_holes = 0
+        self._back: list[KVCacheBlock] = []
         self._head = 0
-        self._offset = 0
+        #: How many of its oldest entries in the back array a block has left; only where not 0.
+        self._gone: dict[KVCacheBlock, int] = {}
+        #: Dead entries of both arrays.
+        self._dead = 0
         self.num_free_blocks = 0
         self.append_n(list(blocks))
 
@@ -72,6 +71,8 @@ class FreeKVCacheBlockQueue:
         taken = self._pop_front(count) if self._front and count else []
         if missing := count - len(taken):
             taken += self._pop_back(missing)
+        for block in taken:
+            block._place = None
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
@@ -82,18 +83,19 @@ class FreeKVCacheBlockQueue:
 
     def remove_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Take blocks out that the caller knows to be in the queue, each once."""
-        back, offset = self._back, self._offset
+        gone = self._gone
         for block in blocks:
             place = block._place
-            if place >= 0:
-                back[place - offset] = None
-                self._back_holes += 1
+            assert place is not None, f"block {block.block_id} is not in the free queue"
+            if place == _IN_BACK:
+                gone[block] = gone.get(block, 0) + 1
             else:
                 self._front[-1 - place] = None
-                self._front_holes += 1
+            block._place = None
+        self._dead += len(blocks)
         self.num_free_blocks -= len(blocks)
-        if self._back_holes + self._front_holes > self.num_free_blocks + _SLACK:
-            self._close_up()
+        if self._dead > self.num_free_blocks + _SLACK:
+            self._clear_away()
 
     def append(self, block: KVCacheBlock) -> None:
         """Put one block last."""
@@ -101,8 +103,8 @@ class FreeKVCacheBlockQueue:
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Put blocks last; the first of them will be reused first."""
-        for place, block in enumerate(blocks, self._offset + len(self._back)):
-            block._place = place
+        for block in blocks:
+            block._place = _IN_BACK
         self._back += blocks
         self.num_free_blocks += len(blocks)
 
@@ -123,21 +125,31 @@ class FreeKVCacheBlockQueue:
         for block in reversed(self._front):
             if block is not None:
                 yield block
-        for index in range(self._head, len(self._back)):
-            block = self._back[index]
-            if block is not None:
-                yield block
+        yield from self._living(self._back[self._head :], dict(self._gone))
 
     def __len__(self) -> int:
         return self.num_free_blocks
 
     def __contains__(self, block: KVCacheBlock) -> bool:
-        """True if `block` stands where it says it does. O(1)."""
-        if block._place < 0:
-            index, array, first = -1 - block._place, self._front, 0
-        else:
-            index, array, first = block._place - self._offset, self._back, self._head
-        return first <= index < len(array) and array[index] is block
+        """True if `block` is in the queue. O(1)."""
+        return block._place is not None
+
+    def _living(
+        self, entries: list[KVCacheBlock], gone: dict[KVCacheBlock, int]
+    ) -> list[KVCacheBlock]:
+        """The entries of the back array, in order, less those counted in `gone`; counts down."""
+        if not gone:
+            return entries
+        living = []
+        for block in entries:
+            count = gone.get(block)
+            if count is None:
+                living.append(block)
+            elif count == 1:
+                del gone[block]
+            else:
+                gone[block] = count - 1
+        return living
 
     def _pop_front(self, count: int) -> list[KVCacheBlock]:
         """Take up to `count` blocks off the stack."""
@@ -146,9 +158,9 @@ class FreeKVCacheBlockQueue:
         while front and (missing := count - len(taken)):
             part = front[-missing:]
             del front[-missing:]
-            live = [block for block in reversed(part) if block is not None]
-            self._front_holes -= len(part) - len(live)
-            taken += live
+            living = [block for block in reversed(part) if block is not None]
+            self._dead -= len(part) - len(living)
+            taken += living
         return taken
 
     def _pop_back(self, count: int) -> list[KVCacheBlock]:
@@ -156,21 +168,20 @@ class FreeKVCacheBlockQueue:
         taken: list[KVCacheBlock] = []
         while missing := count - len(taken):
             part = self._back[self._head : self._head + missing]
-            live = [block for block in part if block is not None]
+            living = self._living(part, self._gone)
             self._head += len(part)
-            self._back_holes -= len(part) - len(live)
-            taken += live
+            self._dead -= len(part) - len(living)
+            taken += living
         if self._head > _SLACK and 2 * self._head > len(self._back):
             del self._back[: self._head]
-            self._offset += self._head
             self._head = 0
         return taken
 
-    def _close_up(self) -> None:
-        """Rebuild both arrays without holes; places are counted anew."""
+    def _clear_away(self) -> None:
+        """Rebuild both arrays without dead entries."""
+        self._back = self._living(self._back[self._head :], self._gone)
+        self._head = self._dead = 0
         front = [block for block in self._front if block is not None]
-        back = [block for block in self._back[self._head :] if block is not None]
-        self._front, self._back = [], []
-        self._front_holes = self._back_holes = self._head = self._offset = self.num_free_blocks = 0
+        self._front = []
+        self.num_free_blocks = len(self._back)
         self.prepend_n(front[::-1])
-        self.append_n(back)

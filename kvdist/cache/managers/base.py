@@ -250,7 +250,9 @@ class SingleTypeKVCacheManager(ABC):
         self.partial_hits.pop(request_id, None)
         blocks = self.req_to_blocks.pop(request_id, [])
         blocks.reverse()
-        return blocks
+        null = self.pool.null_block
+        # Where windows leave blocks the first goes first, so the others need no look.
+        return [b for b in blocks if b is not null] if blocks and blocks[-1] is null else blocks
 
     def new_step_starts(self) -> None:  # noqa: B027 - most kinds have nothing to do
         """A new step is planned."""
