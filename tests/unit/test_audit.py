@@ -229,6 +229,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("I2", cache_the_null_block),
     ("I2", leave_a_further_key_behind),
     ("I2", leave_a_tail_behind),
+    ("I2", lambda node: setattr(node.pool.blocks[2], "generation", 0)),  # cached, never taken
     ("S22", leave_an_empty_list_of_copies),
     ("S22", list_the_oldest_as_a_copy),
     ("S22", list_a_copy_without_an_oldest),
