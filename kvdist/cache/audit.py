@@ -22,15 +22,23 @@ from kvdist.ids import RequestId
 def audit(coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]) -> list[str]:
     """All findings; empty if everything agrees. `requests` are those that own blocks."""
     pool = coordinator.pool
-    findings = [
-        *_check_blocks(pool),
-        *_check_queue(pool),
-        *_check_references(coordinator),
-        *_check_keys(pool),
-        *_check_ledger(pool),
+    return [
+        *_collect("S5", _check_blocks(pool)),
+        *_collect("I1", _check_queue(pool)),
+        *_collect("I1", _check_references(coordinator)),
+        *_collect("I2", _check_keys(pool)),
+        *_collect("I7", _check_ledger(pool)),
+        *_collect("I6", _check_all_tables(coordinator, requests)),
     ]
-    for manager in coordinator.managers:
-        findings += _check_tables(manager, requests)
+
+
+def _collect(label: str, check: Iterator[str]) -> list[str]:
+    """The findings of one check; one that breaks on what it looks at is a finding too."""
+    findings: list[str] = []
+    try:
+        findings.extend(check)
+    except Exception as error:  # noqa: BLE001 - anything can happen on a broken structure
+        findings.append(f"{label}: the structure is broken: {type(error).__name__}: {error}")
     return findings
 
 
@@ -65,17 +73,14 @@ def _check_blocks(pool: BlockPool) -> Iterator[str]:
 
 def _check_queue(pool: BlockPool) -> Iterator[str]:
     """A non-null block is in the free queue exactly when nobody holds it."""
+    yield from (f"I1: {finding}" for finding in pool.free_block_queue.findings())
     queue = list(islice(pool.free_block_queue, pool.num_blocks + 1))
-    if len(queue) != pool.get_num_free_blocks():
-        yield f"I1: {len(queue)} blocks in the queue, {pool.get_num_free_blocks()} counted"
     times = Counter(queue)
     for block in pool.blocks[1:]:
         if times[block] != (block.ref_cnt == 0):
             yield f"I1: {block!r} is {times[block]} times in the free queue"
-        elif (block in pool.free_block_queue) != (block.ref_cnt == 0):
-            yield f"I1: {block!r} is not where it says it is in the free queue"
-    if times[pool.null_block]:
-        yield "I1: the null block is in the free queue"
+    for block in times.keys() - set(pool.blocks[1:]):
+        yield f"I1: {block!r} is in the free queue"
 
 
 def _check_references(coordinator: KVCacheCoordinator) -> Iterator[str]:
@@ -130,25 +135,29 @@ def _check_ledger(pool: BlockPool) -> Iterator[str]:
             yield f"I7: {ledger}, but {strongest[part]} blocks are under {part}"
 
 
-def _check_tables(
-    manager: SingleTypeKVCacheManager, requests: Mapping[RequestId, Request]
+def _check_all_tables(
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]
 ) -> Iterator[str]:
-    for request_id in manager.num_cached_block.keys() - manager.req_to_blocks.keys():
-        yield f"I6: request {request_id} has published blocks but no table"
-    for request_id, table in manager.req_to_blocks.items():
-        request = requests.get(request_id)
-        if request is None:
-            if table:
-                yield f"I1: request {request_id} is not live but has {len(table)} blocks"
-            continue
-        where = f"request {request_id}, group {manager.group_id}"
-        yield from (f"{finding} ({where})" for finding in _check_table(manager, request, table))
+    for manager in coordinator.managers:
+        for request_id in manager.num_cached_block.keys() - manager.req_to_blocks.keys():
+            yield f"I6: request {request_id} has published blocks but no table"
+        for request_id, table in manager.req_to_blocks.items():
+            where = f"request {request_id}, group {manager.group_id}"
+            if request_id in requests:
+                found = _check_table(manager, requests[request_id], table)
+                yield from (f"{finding} ({where})" for finding in found)
+            elif table:
+                yield f"I1: {len(table)} blocks, but the request is not live ({where})"
 
 
 def _check_table(
     manager: SingleTypeKVCacheManager, request: Request, table: Sequence[KVCacheBlock]
 ) -> Iterator[str]:
     null = manager.pool.null_block
+    strangers = [entry for entry in table if not isinstance(entry, KVCacheBlock)]
+    if strangers:
+        yield f"S4: {strangers[:3]} in a table"
+        return
     real = [block for block in table if block is not null]
     if len(set(real)) < len(real):
         yield "S4: a block stands twice in one table"

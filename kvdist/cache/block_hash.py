@@ -19,8 +19,12 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from kvdist.cache.extra_keys import FRAME_MARKER, ExtraKeys, frame
+from kvdist.cache.numbers import check_number
 from kvdist.errors import ConfigError, InvalidRequest
 from kvdist.ids import BlockHash
+
+#: Tokens; far above any real block.
+MAX_HASH_BLOCK_SIZE: Final = 1 << 24
 
 _NO_TOKEN: Final = struct.pack("<I", FRAME_MARKER)
 
@@ -74,9 +78,8 @@ class BlockHasher:
     """
 
     def __init__(self, hash_block_size: int, algorithm: str = "sha256") -> None:
-        if hash_block_size < 1:
-            raise ConfigError(f"hash block size {hash_block_size}")
-        if algorithm not in ALGORITHMS:
+        check_number(ConfigError, "hash_block_size", hash_block_size, 1, MAX_HASH_BLOCK_SIZE)
+        if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             known = ", ".join(ALGORITHMS)
             raise ConfigError(f"no block hash named {algorithm!r}; there are {known}")
         self.hash_block_size = hash_block_size
@@ -137,8 +140,8 @@ def pack_tokens(tokens: Iterable[int]) -> bytes:
     >>> pack_tokens([1, 258]).hex()
     '0100000002010000'
     """
-    if not isinstance(tokens, list):
-        tokens = list(tokens)  # `array` would take bytes for packed items
+    if isinstance(tokens, bytes | bytearray | memoryview | str):
+        raise InvalidRequest(f"token ids are whole numbers, not {type(tokens).__name__}")
     try:
         packed = array("I", tokens)
     except (TypeError, OverflowError) as error:

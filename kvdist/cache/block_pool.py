@@ -14,10 +14,12 @@ from kvdist.cache.block import NULL_REF_CNT, KVCacheBlock
 from kvdist.cache.events import EventLog
 from kvdist.cache.free_queue import FreeKVCacheBlockQueue
 from kvdist.cache.hash_index import BlockHashToBlockMap
-from kvdist.cache.holds import HoldKind, HoldTable, Ledger
+from kvdist.cache.holds import HoldKind, HoldTable, Ledger, check_kind
+from kvdist.cache.numbers import check_number
 from kvdist.cache.request import Request
+from kvdist.cache.spec import MAX_BLOCKS
 from kvdist.cache.steps import NOWHERE, Publication, StepLog
-from kvdist.errors import DoubleFree, ForeignBlock, LocalMisuse
+from kvdist.errors import ConfigError, DoubleFree, ForeignBlock, LocalMisuse
 from kvdist.ids import BlockHash, BlockId, GroupId, RequestId
 
 
@@ -42,6 +44,9 @@ class BlockPool:
         enable_caching: bool = True,
         enable_events: bool = False,
     ) -> None:
+        check_number(ConfigError, "num_blocks", num_blocks, 2, MAX_BLOCKS)
+        check_number(ConfigError, "num_groups", num_groups, 1)
+        check_number(ConfigError, "hash_block_size", hash_block_size, 1)
         self.num_blocks = num_blocks
         self.hash_block_size = hash_block_size
         self.enable_caching = enable_caching
@@ -77,6 +82,7 @@ class BlockPool:
 
         Raises: LocalMisuse if fewer are free; nothing has changed then.
         """
+        check_number(LocalMisuse, "num_blocks", num_blocks)
         blocks = self.free_block_queue.popleft_n(num_blocks)
         self.epoch += 1
         if self.enable_caching:
@@ -137,11 +143,10 @@ class BlockPool:
     def hold(self, blocks: Sequence[KVCacheBlock], kind: HoldKind) -> None:
         """Hold blocks for another reason than a request's table; null blocks are passed over.
 
-        Raises: ForeignBlock, or LocalMisuse for REQUEST; nothing has changed then.
+        Raises: ForeignBlock, LocalMisuse for REQUEST; nothing has changed then.
         """
         self.check_own(blocks)
-        if kind is HoldKind.REQUEST:
-            raise LocalMisuse("a request's holds are its block tables")
+        check_kind(kind)
         blocks = [block for block in blocks if block is not self.null_block]
         for block in blocks:  # one by one: a block may be listed twice
             self.touch((block,))
@@ -153,6 +158,7 @@ class BlockPool:
         Raises: ForeignBlock, DoubleFree; nothing has changed then.
         """
         self.check_own(ordered_blocks)
+        check_kind(kind)
         blocks = [block for block in ordered_blocks if block is not self.null_block]
         self.holds.remove(blocks, kind)
         self.release(blocks)
@@ -165,6 +171,8 @@ class BlockPool:
         Raises: ForeignBlock, DoubleFree; nothing has changed then.
         """
         self.check_own(blocks)
+        check_kind(kind)
+        check_kind(new_kind)
         blocks = [block for block in blocks if block is not self.null_block]
         self.holds.remove(blocks, kind)
         self.holds.add(blocks, new_kind)
@@ -315,7 +323,7 @@ class BlockPool:
         """The blocks with these ids. Raises: ForeignBlock for an id out of range."""
         ids = list(block_ids)
         for block_id in ids:
-            if not isinstance(block_id, int) or not 0 <= block_id < self.num_blocks:
+            if type(block_id) is not int or not 0 <= block_id < self.num_blocks:
                 raise ForeignBlock(f"no block {block_id!r} in a pool of {self.num_blocks}")
         return [self.blocks[i] for i in ids]
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from kvdist.cache.numbers import check_number
 from kvdist.errors import InvalidRequest
 
 #: Announces a frame. The one 32-bit value that is not a token id.
@@ -57,8 +58,8 @@ class MultiModalItem:
 
     def __post_init__(self) -> None:
         _check_text("item identifier", self.identifier)
-        if self.offset < 0 or self.length < 1:
-            raise InvalidRequest(f"item at {self.offset}, {self.length} tokens long")
+        check_number(InvalidRequest, "offset of an item", self.offset)
+        check_number(InvalidRequest, "length of an item", self.length, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,10 @@ class PromptEmbeds:
     bytes_per_token: int
 
     def __post_init__(self) -> None:
-        if self.bytes_per_token < 1 or len(self.data) % self.bytes_per_token:
+        check_number(InvalidRequest, "bytes_per_token", self.bytes_per_token, 1)
+        if not isinstance(self.data, bytes):
+            raise InvalidRequest(f"embeddings are bytes, not {type(self.data).__name__}")
+        if len(self.data) % self.bytes_per_token:
             raise InvalidRequest(
                 f"{len(self.data)} bytes of embeddings are no whole rows of {self.bytes_per_token}"
             )

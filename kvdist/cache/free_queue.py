@@ -134,6 +134,28 @@ class FreeKVCacheBlockQueue:
         """True if `block` is in the queue. O(1)."""
         return block._place is not None
 
+    def findings(self) -> Iterator[str]:
+        """What the arrays, the places and the counts don't agree on. O(blocks); it always ends."""
+        front, back = self._front, self._back
+        if not 0 <= self._head <= len(back):
+            yield f"the head is at {self._head} of {len(back)}"
+            return
+        for index, entry in enumerate(front):
+            if entry is not None and entry._place != -1 - index:
+                yield f"{entry!r} stands at {index} in the front and is placed at {entry._place}"
+        gone = dict(self._gone)
+        living = self._living(back[self._head :], gone)
+        yield from (
+            f"{block!r} is not placed in the back" for block in living if block._place != _IN_BACK
+        )
+        if gone:
+            yield f"{len(gone)} blocks left entries behind that aren't there"
+        num_front = sum(entry is not None for entry in front)
+        if self.num_free_blocks != num_front + len(living):
+            yield f"{num_front} + {len(living)} free blocks, {self.num_free_blocks} counted"
+        if self._dead != len(front) - num_front + len(back) - self._head - len(living):
+            yield f"{self._dead} dead entries counted, others are there"
+
     def _living(
         self, entries: list[KVCacheBlock], gone: dict[KVCacheBlock, int]
     ) -> list[KVCacheBlock]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvdist.cache.block import KVCacheBlock
-from kvdist.errors import DoubleFree
+from kvdist.errors import DoubleFree, LocalMisuse
 
 
 class HoldKind(IntEnum):
@@ -23,6 +23,12 @@ class HoldKind(IntEnum):
     PULL = 3  #: a transfer reads or writes it
     COPY = 4  #: source or target of a block copy that has not run yet
     QUARANTINE = 5  #: bytes of an ended transfer may still land in it
+
+
+def check_kind(kind: object) -> None:
+    """Raises: LocalMisuse unless `kind` is one that is held apart from block tables."""
+    if not isinstance(kind, HoldKind) or kind is HoldKind.REQUEST:
+        raise LocalMisuse(f"{kind!r} is no kind of hold beside block tables")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class KVCacheManager:
             )
         request.shared_prefix_boundary = junction
         epoch = self.block_pool.epoch
-        return CacheHit(request.request_id, KVCacheBlocks(blocks), num_tokens, junction, epoch)
+        return CacheHit(request, KVCacheBlocks(blocks), num_tokens, junction, epoch)
 
     # -- allocation ----------------------------------------------------------------------------
 
@@ -124,15 +124,18 @@ class KVCacheManager:
         owns blocks; StaleHit if the cache has changed since the lookup. Nothing has changed then.
         """
         live = self.live_requests.get(request.request_id)
-        if live is not None and hit is None and num_new_tokens > 0 <= num_lookahead_tokens:
-            computed = request.num_computed_tokens
+        if live is not None and hit is None and type(num_new_tokens) is int:
+            computed, in_flight = request.num_computed_tokens, request.num_in_flight_tokens
             if (
-                computed + num_new_tokens + num_lookahead_tokens <= live.num_slots
+                num_new_tokens > 0 == num_external_computed_tokens == num_encoder_tokens
+                and type(num_lookahead_tokens) is int
+                and 0 <= num_lookahead_tokens <= live.num_slots - computed - num_new_tokens
                 and computed + num_new_tokens < live.next_publication
-                and computed - request.num_in_flight_tokens < live.next_skip
-                and live.request is request
-                and not (num_external_computed_tokens or num_encoder_tokens or reserved_blocks)
+                and computed - in_flight < live.next_skip
+                and computed >= 0 <= in_flight
+                and reserved_blocks == 0
                 and not (full_sequence_must_fit or apply_watermark)
+                and live.request is request
             ):
                 live.step = self.block_pool.steps.current
                 return self._no_blocks
@@ -149,9 +152,16 @@ class KVCacheManager:
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
             raise IllegalAllocation(f"request {request.request_id}: nothing to compute or to adopt")
+        if num_new_tokens > self.config.max_model_len:
+            raise IllegalAllocation(f"more new tokens than {self.config.max_model_len} at a time")
         adopts = any(hit_blocks) or num_external_computed_tokens > 0
-        if adopts and live is not None:
+        if live is not None and (hit is not None or adopts):
             raise IllegalAllocation(f"request {request.request_id} owns blocks already")
+        if request.num_computed_tokens and live is None:
+            raise IllegalAllocation(
+                f"request {request.request_id} has {request.num_computed_tokens} computed tokens "
+                "but owns no blocks"
+            )
         local = request.num_computed_tokens + num_hit_tokens
         total = min(local + num_external_computed_tokens, self.config.max_model_len)
         main = total + num_new_tokens
@@ -223,8 +233,8 @@ class KVCacheManager:
         """The blocks and tokens of a hit that still holds."""
         if hit is None:
             return self.coordinator.no_blocks, 0
-        if hit.request_id != request.request_id:
-            raise IllegalAllocation(f"a hit of {hit.request_id} for {request.request_id}")
+        if hit.request is not request:
+            raise IllegalAllocation(f"a hit of {hit.request!r} for {request!r}")
         if hit.num_tokens and request.num_computed_tokens:
             raise IllegalAllocation(f"request {request.request_id} has computed tokens already")
         if hit.epoch != self.block_pool.epoch and hit.num_tokens:
@@ -452,11 +462,11 @@ class KVCacheManager:
 
 def _check_numbers(*numbers: int) -> None:
     for number in numbers:
-        if not isinstance(number, int) or number < 0:
+        if type(number) is not int or number < 0:
             raise IllegalAllocation(f"{number!r} is not a number of tokens or blocks")
 
 
 def _for_callers(kind: HoldKind) -> HoldKind:
-    if kind in (HoldKind.REQUEST, HoldKind.COPY):
-        raise LocalMisuse(f"{kind.name} holds are the manager's own")
+    if kind is HoldKind.COPY:
+        raise LocalMisuse("COPY holds are the manager's own")
     return kind

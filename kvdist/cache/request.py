@@ -7,9 +7,10 @@ Source: the names are those of vLLM's `Request` (vllm/v1/request.py, 0.32).
 """
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from kvdist.cache.block_hash import BlockHasher, pack_tokens
-from kvdist.cache.extra_keys import ExtraKeys
+from kvdist.cache.extra_keys import FRAME_MARKER, ExtraKeys
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockHash, RequestId
 
@@ -58,7 +59,7 @@ class Request:
     ) -> None:
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequest(f"a request id is a text, not {request_id!r}")
-        if not prompt_token_ids:
+        if _is_sequence(prompt_token_ids) and not len(prompt_token_ids):
             raise InvalidRequest(f"request {request_id}: the prompt is empty")
         if extra_keys.last_position > len(prompt_token_ids):
             raise InvalidRequest(f"request {request_id}: extra keys reach past its prompt")
@@ -104,11 +105,11 @@ class Request:
         Raises: InvalidRequest for a token out of range; nothing has changed then.
         """
         tokens = self._tokens
-        if isinstance(token_ids, int):
-            if not 0 <= token_ids < 0xFFFFFFFF:
+        if type(token_ids) is int:
+            if not 0 <= token_ids < FRAME_MARKER:
                 raise InvalidRequest(f"request {self.request_id}: no token id: {token_ids}")
             tokens.append(token_ids)
-        else:
+        elif _is_sequence(token_ids):
             pack_tokens(token_ids)
             tokens.extend(token_ids)
         if self._chain is not None and len(tokens) >= self._next_hash_tokens:
@@ -121,3 +122,10 @@ class Request:
             f"Request({self.request_id!r}, num_tokens={self.num_tokens}, "
             f"num_computed_tokens={self.num_computed_tokens})"
         )
+
+
+def _is_sequence(token_ids: object) -> TypeGuard[Sequence[int]]:
+    """True for a list, tuple or the like. Raises: InvalidRequest for anything else."""
+    if not isinstance(token_ids, Sequence) or isinstance(token_ids, bytes | bytearray | str):
+        raise InvalidRequest(f"token ids are a sequence, not {type(token_ids).__name__}")
+    return True

@@ -8,7 +8,8 @@ Source: the document's `KVCacheBlocks`.
 from typing import NamedTuple
 
 from kvdist.cache.coordinator import PerGroup
-from kvdist.ids import BlockId, GroupId, RequestId
+from kvdist.cache.request import Request
+from kvdist.ids import BlockId, GroupId
 
 
 class KVCacheBlocks(NamedTuple):
@@ -24,7 +25,7 @@ class KVCacheBlocks(NamedTuple):
 class CacheHit(NamedTuple):
     """Result of one lookup, for the next allocation of the same request."""
 
-    request_id: RequestId
+    request: Request
     blocks: KVCacheBlocks
     #: Tokens that need not be computed, over all groups.
     num_tokens: int

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final, Literal
 
+from kvdist.cache.numbers import MAX_TOKENS, check_number
 from kvdist.errors import ConfigError
 
-#: Far above any real one; what is larger is taken for a mistake.
-MAX_TOKENS: Final = 1 << 31
+#: Far above any real pool; what is larger is taken for a mistake.
 MAX_BLOCKS: Final = 1 << 26
 
 
-def _check(what: str, value: int, low: int, high: int = MAX_TOKENS) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise ConfigError(f"{what} is {value!r}, not within {low} .. {high}")
+def _check(what: str, value: object, low: int, high: int = MAX_TOKENS) -> None:
+    check_number(ConfigError, what, value, low, high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +139,9 @@ class KVCacheConfig:
         _check("max_in_flight_tokens", self.max_in_flight_tokens, 0)
         if self.retention_interval is not None:
             _check("retention_interval", self.retention_interval, 0)
-        if not self.kv_cache_groups:
-            raise ConfigError("there is no KV cache group")
-        if not 0.0 <= self.watermark < 1.0:
-            raise ConfigError(f"watermark is {self.watermark}, not within 0 .. 1")
+        self._check_groups()
+        if not isinstance(self.watermark, float | int) or not 0.0 <= self.watermark < 1.0:
+            raise ConfigError(f"watermark is {self.watermark!r}, not within 0 .. 1")
         sizes = [group.kv_cache_spec.block_size for group in self.kv_cache_groups]
         _check("hash_block_size", self.hash_block_size, 0)
         object.__setattr__(self, "hash_block_size", self.hash_block_size or min(sizes))
@@ -151,6 +149,16 @@ class KVCacheConfig:
             object.__setattr__(self, "max_in_flight_tokens", self.max_model_len)
         if self.enable_caching:
             self._check_caching(sizes)
+
+    def _check_groups(self) -> None:
+        groups = self.kv_cache_groups
+        if not isinstance(groups, tuple) or not groups:
+            raise ConfigError(f"KV cache groups are a tuple of at least one, not {groups!r}")
+        for group in groups:
+            if not isinstance(group, KVCacheGroupSpec) or not isinstance(
+                group.kv_cache_spec, KVCacheSpec
+            ):
+                raise ConfigError(f"{group!r} is not a KV cache group with a spec")
 
     def _check_caching(self, sizes: list[int]) -> None:
         if any(size % self.hash_block_size for size in sizes):

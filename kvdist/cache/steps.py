@@ -61,8 +61,8 @@ class StepLog:
 
     def open(self, step: int) -> None:
         """Begin to plan `step`. Raises: UnknownStep unless it is above all before it."""
-        if step <= self.current:
-            raise UnknownStep(f"step {step} opens after step {self.current}")
+        if type(step) is not int or step <= self.current:
+            raise UnknownStep(f"step {step!r} opens after step {self.current}")
         self._open.append(_OpenStep(step))
         self.current = step
 
@@ -71,7 +71,7 @@ class StepLog:
 
         Raises: UnknownStep if `step` isn't the oldest open one.
         """
-        if not self._open or self._open[0].number != step:
+        if type(step) is not int or not self._open or self._open[0].number != step:
             oldest = self._open[0].number if self._open else None
             raise UnknownStep(f"step {step} can't settle, the oldest open one is {oldest}")
         self.settled = step
@@ -87,7 +87,7 @@ class StepLog:
 
         The steps stay open: their writes may go on. Raises: UnknownStep if `step` isn't open.
         """
-        if all(open_step.number != step for open_step in self._open):
+        if type(step) is not int or all(open_.number != step for open_ in self._open):
             raise UnknownStep(f"step {step} is not open")
         withdrawn: list[Publication] = []
         for open_step in reversed(self._open):
