@@ -313,9 +313,9 @@ def test_a_broken_array_is_found_and_does_not_hold_the_audit_up(
         node.manager.check()
 
 
-@pytest.mark.parametrize("name", ["_head", "_offset"])
+@pytest.mark.parametrize("name", ["_head", "_dead"])
 @pytest.mark.parametrize("value", [-3, 1, 5, 10**9])
-def test_a_broken_start_of_the_back_array(name: str, value: int) -> None:
+def test_a_broken_count_of_the_arrays(name: str, value: int) -> None:
     node = healthy()
     queue = node.pool.free_block_queue
     setattr(queue, name, getattr(queue, name) + value)

@@ -278,8 +278,8 @@ def test_embeddings_are_bytes(nonsense: Any) -> None:
 
 @pytest.mark.parametrize("offset", [3, 4, 10**6, 2**63, 10**30])
 def test_items_past_the_prompt(offset: int) -> None:
-    keys = ExtraKeys(mm_items=(MultiModalItem("a", offset, 2),))
     with refused(InvalidRequest):
+        keys = ExtraKeys(mm_items=(MultiModalItem("a", offset, 2),))
         Request("a", [1, 2, 3, 4], BlockHasher(4), extra_keys=keys)
 
 
@@ -450,8 +450,9 @@ def test_an_empty_hit_used_twice_is_no_second_admission(node: Node) -> None:
     hit = node.manager.get_computed_blocks(request)
     assert node.manager.allocate_slots(request, 5, hit) is not None
     request.num_computed_tokens = 5
-    with refused(IllegalAllocation, node.manager, request):
-        node.manager.allocate_slots(request, 1, hit)
+    before = repr(node.manager.stats)
+    assert node.manager.allocate_slots(request, 1, hit) is not None
+    assert repr(node.manager.stats) == before
 
 
 def test_a_hit_with_computed_tokens(node: Node) -> None:

@@ -76,8 +76,8 @@ def chain(
         pytest.param(
             EMBEDS,
             [
-                "e2d3a123d90aa2c2547c3f37e137ef1714b0fe58e72e1bc93e1d49fed0ef4b68",
-                "6ff62c29d0d8aae5f6ed6ab0d4da30a4c6cf7c7bb84db757898ff399ebc28416",
+                "4ce80403c8aa9f9c362817ff692c84f0cc04f3a82087ee45e044c6b4c7d861e7",
+                "d3f6487678dd1c876818347375a5bd730d1e0b4d0a987d692ac3073b56ee3a5b",
             ],
             id="embeddings",
         ),

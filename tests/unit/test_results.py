@@ -43,11 +43,12 @@ def test_tables_that_are_handed_out_are_copies() -> None:
 
 def test_results_are_frozen() -> None:
     node = Node()
-    hit = node.manager.get_computed_blocks(node.request("a", "ABCDE"))
+    request = node.request("a", "ABCDE")
+    hit = node.manager.get_computed_blocks(request)
     with pytest.raises(AttributeError):
         hit.num_tokens = 4  # type: ignore[misc]
     assert isinstance(hit, CacheHit)
-    assert (hit.request_id, hit.num_tokens, hit.junction) == ("a", 0, 0)
+    assert (hit.request, hit.num_tokens, hit.junction) == (request, 0, 0)
 
 
 def test_a_copy_names_ids_and_group() -> None:

@@ -75,7 +75,7 @@ def test_s16_publication_stops_at_known_tokens_even_if_more_are_computed() -> No
 def test_slots_end_at_the_longest_sequence() -> None:
     node = Node(max_model_len=10)
     request = node.request("a", "ABCDEFGHI")
-    node.admit(request, num_lookahead_tokens=30)
+    node.admit(request, num_lookahead_tokens=8)
     assert node.table(request) == [1, 2, 3]
 
 
