@@ -155,7 +155,7 @@ class KVCacheManager:
         if num_new_tokens > self.config.max_model_len:
             raise IllegalAllocation(f"more new tokens than {self.config.max_model_len} at a time")
         adopts = any(hit_blocks) or num_external_computed_tokens > 0
-        if live is not None and (hit is not None or adopts):
+        if live is not None and adopts:
             raise IllegalAllocation(f"request {request.request_id} owns blocks already")
         if request.num_computed_tokens and live is None:
             raise IllegalAllocation(
@@ -183,7 +183,7 @@ class KVCacheManager:
         new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
         if not delay_cache_blocks:
             self._publish(request, min(main, request.num_tokens))
-        if hit is not None:
+        if hit is not None and live is None:
             self._count(request, num_hit_tokens)
         self._note_allocation(request, num_processed)
         return new_blocks

@@ -7,13 +7,11 @@ Source: the format is tests/data/oracle/README.md.
 Every field that a trace line has is compared: `expect` and the whole `state` after it.
 """
 
-import gzip
-import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar, TypeVarTuple
 
 from kvdist.cache import (
     BlockHasher,
@@ -32,11 +30,18 @@ from kvdist.cache import (
     Request,
     SlidingWindowSpec,
 )
-from kvdist.errors import FormatError, IllegalAllocation
+from kvdist.errors import FormatError, IllegalAllocation, KvdistError
+from kvdist.replay.json_lines import Json, read_json_lines
 
-Json: TypeAlias = dict[str, Any]
+_Args = TypeVarTuple("_Args")
+_Result = TypeVar("_Result")
+
+#: A field in which we differ, what was recorded, ours.
+Parted: TypeAlias = tuple[str, object, object]
 
 FORMAT: Final = 1
+#: Above any trace; what is larger is taken for a mistake, not for a reason to use all memory.
+_MAX_SIZE: Final = 1 << 20
 #: Pools above this size record checksums of their lists.
 _MAX_LISTED_BLOCKS: Final = 64
 _USAGE_TOLERANCE: Final = 1e-9
@@ -66,26 +71,23 @@ class Outcome:
 
 def replay_file(path: Path) -> Outcome:
     """Replay one file. Raises: FormatError if it is not a trace."""
-    lines = _read(path)
+    lines = read_json_lines(path)
     try:
         _, header = next(lines)
     except StopIteration:
         raise FormatError(f"{path}: empty") from None
-    replay = _reading(path, 1, lambda: TraceReplay(header))
-    state = replay.state()
-    number = 0
-    if field := _first_difference(header.get("state", {}), state):
-        recorded = header["state"][field]
-        return Outcome(path, 0, Difference(1, {}, f"state.{field}", recorded, state[field], state))
-    for number, operation in lines:
-        difference = _reading(path, number, lambda op=operation: replay.apply(op))  # type: ignore[misc]
-        if difference is not None:
-            field, recorded, ours = difference
-            state = replay.state()
-            return Outcome(
-                path, number - 1, Difference(number, operation, field, recorded, ours, state)
-            )
-    return Outcome(path, max(0, number - 1), None)
+    replay = _reading(path, 1, TraceReplay, header)
+    number, operation = 1, Json()
+    parted = _reading(path, 1, replay.compare_start)
+    while parted is None:
+        try:
+            number, operation = next(lines)
+        except StopIteration:
+            return Outcome(path, number - 1, None)
+        parted = _reading(path, number, replay.apply, operation)
+    field, recorded, ours = parted
+    difference = Difference(number, operation, field, recorded, ours, replay.state())
+    return Outcome(path, number - 1, difference)
 
 
 class TraceReplay:
@@ -94,6 +96,7 @@ class TraceReplay:
     def __init__(self, header: Json) -> None:
         if header.get("format") != FORMAT:
             raise FormatError(f"format {header.get('format')!r}, we read {FORMAT}")
+        self.header = header
         self.config = _config(header)
         self.manager = KVCacheManager(self.config)
         self.hasher = BlockHasher(self.config.hash_block_size)
@@ -117,19 +120,19 @@ class TraceReplay:
             "release_copies": self._release_copies,
         }
 
-    def apply(self, operation: Json) -> tuple[str, object, object] | None:
+    def compare_start(self) -> Parted | None:
+        """The first field in which we differ before the first operation."""
+        return _compare("state", self.header["state"], self.state())
+
+    def apply(self, operation: Json) -> Parted | None:
         """Carry out one operation; the first field that differs, as (name, recorded, ours)."""
         name = operation["op"]
         if name not in self._operations:
             raise FormatError(f"unknown operation {name!r}")
         result = self._operations[name](operation) or {}
-        expected = operation.get("expect", {})
-        if field := _first_difference(expected, result):
-            return f"expect.{field}", expected.get(field), result.get(field)
-        state = self.state()
-        if field := _first_difference(operation["state"], state):
-            return f"state.{field}", operation["state"].get(field), state.get(field)
-        return None
+        return _compare("expect", operation.get("expect", {}), result) or _compare(
+            "state", operation["state"], self.state()
+        )
 
     def state(self) -> Json:
         """What a trace line says of the whole manager."""
@@ -245,29 +248,34 @@ class TraceReplay:
         self.manager.release_block_copies()
 
 
-def _read(path: Path) -> Iterator[tuple[int, Json]]:
-    """Numbered JSON objects of a file, gzip or plain."""
+def _reading(path: Path, number: int, work: Callable[[*_Args], _Result], *args: *_Args) -> _Result:
+    """Run `work`; what a line of another shape causes becomes a FormatError with its place.
+
+    A bug of ours stays what it is: only what goes wrong here, in reading, is put on the file.
+    """
     try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise FormatError(f"{path}:{number}: not a JSON object")
-                yield number, row
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error, json.JSONDecodeError) as error:
-        raise FormatError(f"{path}: {error}") from error
+        return work(*args)
+    except KvdistError as error:
+        if error.blame == "us":
+            raise
+        raise FormatError(f"{path}:{number}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        if not _came_up_here(error):
+            raise
+        what = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise FormatError(f"{path}:{number}: {what}") from error
 
 
-def _reading(path: Path, number: int, work: Callable[[], Any]) -> Any:
-    """Run `work`; what a line of another shape causes becomes a FormatError with its place."""
-    try:
-        return work()
-    except (KeyError, TypeError, AttributeError, FormatError) as error:
-        raise FormatError(f"{path}:{number}: {type(error).__name__}: {error}") from error
+def _came_up_here(error: Exception) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__
 
 
 def _config(header: Json) -> KVCacheConfig:
+    if max(header["num_blocks"], header["max_model_len"]) > _MAX_SIZE:
+        raise FormatError(f"num_blocks or max_model_len is above {_MAX_SIZE}")
     return KVCacheConfig(
         num_blocks=header["num_blocks"],
         kv_cache_groups=tuple(
@@ -302,6 +310,11 @@ def _spec(group: Json) -> KVCacheSpec:
     if kind == "cross_attention":
         return CrossAttentionSpec(block_size=size)
     raise FormatError(f"unknown kind of group {kind!r}")
+
+
+def _compare(what: str, recorded: Json, ours: Json) -> Parted | None:
+    field = _first_difference(recorded, ours)
+    return (f"{what}.{field}", recorded.get(field), ours.get(field)) if field else None
 
 
 def _first_difference(recorded: Json, ours: Json) -> str | None:

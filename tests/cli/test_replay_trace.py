@@ -163,6 +163,8 @@ def _unreadable(path: Path) -> str:
         ("empty.jsonl", b""),
         ("empty.jsonl.gz", b""),
         ("empty_inside.jsonl.gz", gzip.compress(b"")),
+        ("huge.jsonl", b'{"format": ' + b"9" * 5000 + b"}\n"),
+        ("deep.jsonl", b"[" * 100_000),
         ("format.jsonl", b'{"format": 2}\n'),
         ("no_format.jsonl", b"{}\n"),
         ("only_format.jsonl", b'{"format": 1}\n'),
@@ -187,6 +189,12 @@ def test_files_of_another_kind(tmp_path: Path, name: str, content: bytes) -> Non
         (1, {"groups": [{"kind": "full"}]}),
         (1, {"max_model_len": -1}),
         (1, {"watermark": 2}),
+        (1, {"num_blocks": 1 << 26}),
+        (1, {"max_model_len": 1 << 30}),
+        (1, {"state": None}),
+        (1, {"state": 5}),
+        (1, {"state": []}),
+        (1, {"state": {"free": 10, "usage": "none"}}),
         (2, {"op": None}),
         (2, {"op": "unheard of"}),
         (2, {"op": ["new"]}),
@@ -204,6 +212,7 @@ def test_files_of_another_kind(tmp_path: Path, name: str, content: bytes) -> Non
         (4, {"new": None}),
         (5, {"computed": None}),
         (6, {"tokens": [-1]}),
+        (6, {"state": {"free": 6, "usage": float("nan")}}),
     ],
 )
 def test_lines_of_another_shape(
@@ -213,6 +222,12 @@ def test_lines_of_another_shape(
     lines[line - 1] |= changes
     lines[line - 1] = {key: value for key, value in lines[line - 1].items() if value is not None}
     _unreadable(_write(tmp_path / "shape.jsonl", lines))
+
+
+def test_a_complaint_names_the_line(tmp_path: Path, lines: Lines) -> None:
+    lines[1]["prompt"] = [-1]
+    path = _write(tmp_path / "line.jsonl", lines)
+    assert _unreadable(path).startswith(f"kvdist: {path}:2: not a token id")
 
 
 def test_an_unreadable_file_weighs_more_than_a_difference(tmp_path: Path, lines: Lines) -> None:
