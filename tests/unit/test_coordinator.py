@@ -138,6 +138,27 @@ def test_a_draft_group_lowers_the_hit_by_one_of_its_blocks(num_tokens: int, toke
     assert found[2] == tokens + 4
 
 
+def test_s29_a_lowered_candidate_loses_the_draft_group_s_block_anew() -> None:
+    node = Node(full(), window(5), mamba(), eagle=[1], num_blocks=61)
+    request = node.request("a", LETTERS[:24])
+    tables: list[list[int]] = [[], [], []]
+    for _ in range(6):
+        node.manager.new_step_starts()
+        if request.num_computed_tokens:
+            node.compute(request, 4)
+        else:
+            node.admit(request, 4)
+        for group, blocks in enumerate(tables):
+            blocks.append(node.table(request, group)[-1])
+    node.finish(request)
+    node.manager.new_step_starts()
+    assert hit(node, 25)[0] == 20
+    node.manager.evict_blocks(tables[2][2:])  # states at 4 and 8 are left
+    assert hit(node, 25)[0] == 8
+    node.manager.evict_blocks([tables[1][2]])  # to resume at 8 the draft model reads 8 to 11
+    assert hit(node, 25)[0] == 4
+
+
 def test_a_draft_model_without_marked_groups_lowers_all() -> None:
     node = Node(full(), full(8), use_eagle=True)
     node.start("a", LETTERS[:24])
@@ -167,6 +188,12 @@ def test_with_an_interval_its_multiples_are_kept_too() -> None:
     node.start("a", LETTERS[:18])
     assert node.cached == [1, 2, 3, 4, 7, 9]
     assert [hit(node, n)[0] for n in (9, 13, 17)] == [8, 8, 16]
+
+
+def test_a_prompt_s_end_is_kept_for_a_draft_model_too() -> None:
+    node = Node(full(), window(5), eagle=[1], num_blocks=31, retention_interval=0)
+    node.start("a", LETTERS[:18])
+    assert hit(node, 18) == (12, ([1, 2, 3], [0, 0, 8]), 16)
 
 
 def test_a_shared_prefix_that_was_missed_once_is_kept_from_then_on() -> None:
@@ -203,13 +230,14 @@ def test_s14_group_0_does_not_evict_what_group_1_hits() -> None:
 
 def test_s14_external_tokens_do_not_evict_a_hit_either() -> None:
     node = Node(full(), full(), num_blocks=7)
-    node.finish(node.start("a", LETTERS[:4]))
+    node.finish(node.start("a", LETTERS[:4]))  # blocks 1 and 2
+    node.finish(node.start("f", range(8)))  # all others, behind them in the queue from now on
+    assert node.queue == [1, 2, 4, 3, 6, 5]
     request = node.request("b", LETTERS[:13])
     found = node.admit(request, 0, num_external_computed_tokens=8, delay_cache_blocks=True)
     assert found is not None and found.num_tokens == 4
-    assert node.queue == []
-    assert node.table(request, 0)[0] == 1
-    assert node.table(request, 1)[0] == 2
+    assert node.table(request, 0) == [1, 4, 3]
+    assert node.table(request, 1) == [2, 6, 5]
     assert node.cached == [1, 2]
 
 
