@@ -138,6 +138,12 @@ def test_a_draft_group_lowers_the_hit_by_one_of_its_blocks(num_tokens: int, toke
     assert found[2] == tokens + 4
 
 
+def test_a_draft_group_s_block_past_the_boundary_is_published_too() -> None:
+    node = Node(full(8), window(5), eagle=[1])
+    node.start("a", LETTERS[:12])
+    assert hit(node, 13) == (8, ([1], [0, 4]), 0)
+
+
 def test_s29_a_lowered_candidate_loses_the_draft_group_s_block_anew() -> None:
     node = Node(full(), window(5), mamba(), eagle=[1], num_blocks=61)
     request = node.request("a", LETTERS[:24])

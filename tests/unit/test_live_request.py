@@ -1,11 +1,13 @@
 """Bounds below which an allocation changes nothing, so nothing has to be asked (ADR-0008)."""
 
+from typing import Any
+
 import pytest
 
 from kvdist.cache import KVCacheSpec
 from kvdist.cache.live_request import LiveRequest
 from kvdist.cache.managers.base import NEVER
-from tests.make import Node, full, mamba, window
+from tests.make import Node, chunked, cross, full, mamba, window
 from tests.unit.snapshot import of_manager
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -32,24 +34,34 @@ def test_the_smallest_bound_of_all_groups_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "specs",
+    ("specs", "settings"),
     [
-        pytest.param((full(),), id="full"),
-        pytest.param((window(5),), id="window"),
-        pytest.param((full(8), window(6, 4)), id="full and window"),
-        pytest.param((full(), mamba()), id="full and states"),
-        pytest.param((window(9, 8), window(5, 4), full(4)), id="three"),
+        pytest.param((full(),), {}, id="full"),
+        pytest.param((window(5),), {}, id="window"),
+        pytest.param((chunked(8),), {}, id="chunks"),
+        pytest.param((full(8), window(6, 4)), {}, id="full and window"),
+        pytest.param((full(), mamba()), {}, id="full and states"),
+        pytest.param((window(9, 8), window(5, 4), full(4)), {}, id="three"),
+        pytest.param(
+            (full(16),), {"hash_block_size": 4, "enable_partial_hits": True}, id="prompt tails"
+        ),
+        pytest.param((full(), cross()), {"enable_caching": False}, id="cross"),
     ],
 )
-def test_with_bounds_and_without_is_the_same(specs: tuple[KVCacheSpec, ...]) -> None:
-    quiet, loud = (Node(*specs, num_blocks=61) for _ in range(2))
-    requests = [node.start("a", LETTERS[:6]) for node in (quiet, loud)]
+def test_with_bounds_and_without_is_the_same(
+    specs: tuple[KVCacheSpec, ...], settings: dict[str, Any]
+) -> None:
+    quiet, loud = (Node(*specs, num_blocks=61, **settings) for _ in range(2))
+    requests = [node.request("a", LETTERS[:22]) for node in (quiet, loud)]
+    for node, request in zip((quiet, loud), requests, strict=True):
+        assert node.admit(request, 6) is not None
     for turn in range(60):
         for node, request in zip((quiet, loud), requests, strict=True):
             node.manager.new_step_starts()
             if node is loud:
                 node.manager.live_requests["a"].disturb()
-            request.append_output_token_ids(turn)
+            if request.num_computed_tokens == request.num_tokens:
+                request.append_output_token_ids(turn)
             request.num_in_flight_tokens = turn % 3
             lookahead = 3 if turn % 5 == 0 else 0
             assert node.compute(request, 1, num_lookahead_tokens=lookahead) is not None

@@ -95,3 +95,13 @@ def test_s10_one_group_alone_has_no_partial_hits() -> None:
     node = Node(full(16), hash_block_size=4, enable_partial_hits=True)
     node.start("a", LETTERS[:22])
     assert node.hit("b", LETTERS[:22]) == (16, 1)
+
+
+def test_s10_a_draft_model_recomputes_no_more_than_a_hash_block() -> None:
+    node = Node(full(16), mamba(16), hash_block_size=4, enable_partial_hits=True, use_eagle=True)
+    request = node.request("a", LETTERS[:22])
+    node.admit(request, 16)
+    node.manager.new_step_starts()
+    node.compute(request, 6)
+    node.manager.new_step_starts()
+    assert node.hit("b", LETTERS[:22]) == (16, 1)
