@@ -13,7 +13,7 @@ from kvdist.cache import HoldKind, Request
 from kvdist.cache.audit import audit, audit_progress
 from kvdist.cache.free_queue import FreeKVCacheBlockQueue
 from kvdist.errors import InvariantViolation
-from kvdist.ids import GroupId
+from kvdist.ids import BlockHash, GroupId
 from tests.make import Node, full, key_of, make_blocks, mamba, window
 
 #: An audit of ten blocks takes a millisecond; one that walks a ring never ends.
@@ -183,11 +183,15 @@ def publish_more_than_is_known(node: Node) -> None:
     node.manager.coordinator.managers[0].num_cached_block["a"] = 9
 
 
+def forget_that_a_cached_block_was_taken(node: Node) -> None:
+    node.pool.blocks[2].generation = 0
+
+
 def publish_for_nobody(node: Node) -> None:
     node.manager.coordinator.managers[0].num_cached_block["nobody"] = 1
 
 
-def key(node: Node, block_id: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
+def key(node: Node, block_id: int) -> BlockHash:
     found = node.pool.blocks[block_id].block_hash
     assert found is not None
     return found
@@ -229,7 +233,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("I2", cache_the_null_block),
     ("I2", leave_a_further_key_behind),
     ("I2", leave_a_tail_behind),
-    ("I2", lambda node: setattr(node.pool.blocks[2], "generation", 0)),  # cached, never taken
+    ("I2", forget_that_a_cached_block_was_taken),
     ("S22", leave_an_empty_list_of_copies),
     ("S22", list_the_oldest_as_a_copy),
     ("S22", list_a_copy_without_an_oldest),
