@@ -1,0 +1,89 @@
+"""A one-sided read that is a copy from memory we can see, in steps that let the loop breathe.
+
+Owns:   the task of one read.
+Knows nothing of: how the memory came to be visible.
+Units:  bytes.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from transports.api import Span
+from transports.errors import PeerLost, TransportError
+
+#: Bytes copied between two turns of the loop: about a quarter of a millisecond.
+STEP_BYTES: Final = 2 << 20
+
+
+class CopyRead:
+    """See `Read`. `source` is asked for its view before each step and raises once it has gone."""
+
+    def __init__(
+        self, source: Callable[[], memoryview], spans: Sequence[Span], into: Sequence[memoryview]
+    ) -> None:
+        self._source = source
+        self._steps = list(_steps(spans, into))
+        self._cancelled = False
+        self._error: TransportError | None = None
+        self._over = asyncio.Event()
+        self._running = False
+
+    async def wait(self) -> None:
+        """See `Read.wait`; the copying is done here, so only one task may wait."""
+        if not self._running:
+            self._running = True
+            try:
+                await self._copy()
+            except TransportError as error:
+                self._error = error
+            except asyncio.CancelledError:
+                self._cancelled = True
+                raise
+            finally:
+                self._over.set()
+        await self._over.wait()
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+        if self._cancelled:
+            raise PeerLost("the read was cancelled")
+
+    def cancel(self) -> None:
+        """See `Read.cancel`."""
+        self._cancelled = True
+        if not self._running:
+            self._running = True
+            self._over.set()
+
+    async def quiet(self) -> None:
+        """See `Read.quiet`: a step is never half done, and none begins after the end."""
+        if not self._running:
+            self.cancel()
+        await self._over.wait()
+
+    async def _copy(self) -> None:
+        budget = STEP_BYTES
+        source = self._source()
+        for offset, target in self._steps:
+            if self._cancelled:
+                return
+            target[:] = source[offset : offset + len(target)]
+            budget -= len(target)
+            if budget <= 0:
+                budget = STEP_BYTES
+                await asyncio.sleep(0)
+                source = self._source()
+
+
+def _steps(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
+    """(offset in the source, target) of pieces of at most `STEP_BYTES`; both are walked once."""
+    targets = iter(into)
+    left = memoryview(b"")
+    for span in spans:
+        offset, end = span.offset, span.offset + span.length
+        while offset < end:
+            if not len(left):
+                left = next(targets)
+            size = min(end - offset, len(left), STEP_BYTES)
+            yield offset, left[:size]
+            offset, left = offset + size, left[size:]

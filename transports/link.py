@@ -1,0 +1,481 @@
+"""A link over any wire: messages, offers, credit, keep-alive, and how it all ends.
+
+Owns:    the tasks of one link and everything that waits on it.
+Knows nothing of: any one transport.
+Tasks:   one reads, one writes control frames, one watches for silence; `run` holds them together.
+         Reading never waits for writing: it leaves control frames to their writer, and those are
+         answers, one for each frame of the peer's, or merged.
+Ending:  the first reason counts. After it, everything that waits or comes later raises it.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import NoReturn
+
+from transports.api import Buffer, Head, Link, Peer, Placer, Read, Region, Span
+from transports.buffers import as_views, copy, crc, cut, total
+from transports.errors import (
+    BodyRefused,
+    LocalMisuse,
+    PeerClosed,
+    PeerLost,
+    RemoteProtocol,
+    TransportError,
+)
+from transports.frame import Flag, Frame, Type, decode
+from transports.session import Session, cost
+from transports.wire import RemoteRegion, Wire
+
+
+class _Over(Exception):
+    """The link has ended."""
+
+
+class _Landing:
+    """Where a body that was asked for goes, and who waits for it."""
+
+    def __init__(self, views: list[memoryview]) -> None:
+        self.views = views
+        #: True: all landed. False: the peer withdrew it.
+        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
+class WireLink(Link):
+    """See `Link`. `run` must run, in a task of the transport's, until the link has ended."""
+
+    def __init__(self, wire: Wire, session: Session, peer: Peer) -> None:
+        self.peer = peer
+        self.capabilities = wire.capabilities
+        self._wire = wire
+        self._session = session
+        self._config = session.config
+        self._reason: TransportError | None = None
+        self._over = asyncio.Event()
+        self._receiving = self._closing = self._said_bye = False
+        #: Not set while a send is under way.
+        self._sent = asyncio.Event()
+        self._sent.set()
+        #: Whoever holds it writes whole frames.
+        self._writing = asyncio.Lock()
+        self._inbox: deque[tuple[Frame, bytearray]] = deque()
+        self._arrived = asyncio.Event()
+        self._credit_came = asyncio.Event()
+        self._verdict: asyncio.Future[bool] | None = None
+        self._landing: _Landing | None = None
+        self._control: deque[tuple[Type, int]] = deque()
+        self._control_due = asyncio.Event()
+        self._grant = 0
+        self._ping_due = self._pong_due = False
+        self._shared: dict[Region, int] = {}
+        self._regions: dict[int, RemoteRegion] = {}
+
+    # -- sending -------------------------------------------------------------------------------
+
+    async def send(self, kind: int, meta: bytes = b"", body: Sequence[Buffer] = ()) -> None:
+        """See `Link.send`."""
+        views = as_views(body)
+        size = total(views)
+        self._check_message(kind, meta, size)
+        if not self._sent.is_set():
+            raise LocalMisuse("another task is sending on this link")
+        self._sent.clear()
+        try:
+            small = size <= self._session.eager_bytes
+            await self._pay(len(meta), size if small else 0)
+            if small:
+                crc_ = self._crc(views)
+                await self._write(
+                    Type.MESSAGE, kind=kind, meta=meta, views=views, body_crc=crc_, price=True
+                )
+            else:
+                await self._send_large(kind, meta, size, views)
+        finally:
+            self._sent.set()
+
+    def _check_message(self, kind: int, meta: bytes, size: int) -> None:
+        if not isinstance(kind, int) or not 0 <= kind <= 255:
+            raise LocalMisuse(f"kind {kind!r} is not within 0 .. 255")
+        if not isinstance(meta, bytes) or len(meta) > self._config.max_meta_bytes:
+            raise LocalMisuse(f"meta is bytes, at most {self._config.max_meta_bytes}")
+        if size > self._session.max_body_bytes:
+            raise LocalMisuse(f"a body of {size} bytes, at most {self._session.max_body_bytes}")
+        self._check_open()
+
+    async def _send_large(self, kind: int, meta: bytes, size: int, views: list[memoryview]) -> None:
+        """Offer the body, wait until it is asked for, send it part by part."""
+        offer = self._session.offer()
+        verdict = self._verdict = asyncio.get_running_loop().create_future()
+        try:
+            await self._write(Type.OFFER, kind=kind, argument=offer, meta=meta, announced=size)
+            try:
+                accepted = await verdict
+            except asyncio.CancelledError:
+                self._session.withdraw(offer)
+                self._say(Type.WITHDRAW, offer)
+                raise
+        finally:
+            self._verdict = None
+        if not accepted:
+            raise BodyRefused(f"{self.peer.node_id} refused a body of {size} bytes")
+        try:
+            for part in cut(views, self._config.part_bytes):
+                await self._write(Type.BODY, argument=offer, views=part, body_crc=self._crc(part))
+        except asyncio.CancelledError:
+            self._end(PeerLost("a send was cancelled in mid-body"))
+            raise
+
+    def _crc(self, views: Sequence[memoryview]) -> int | None:
+        return crc(views) if self._config.checksum_bodies and views else None
+
+    async def _pay(self, meta_bytes: int, small_body_bytes: int) -> None:
+        """Wait until the peer has room for a message."""
+        while not self._session.pay(meta_bytes, small_body_bytes):
+            self._credit_came.clear()
+            await self._credit_came.wait()
+            self._check_open()
+
+    async def _write(
+        self,
+        type_: Type,
+        *,
+        kind: int = 0,
+        argument: int = 0,
+        meta: bytes = b"",
+        views: Sequence[memoryview] = (),
+        announced: int | None = None,
+        body_crc: int | None = None,
+        price: bool = False,
+    ) -> None:
+        """Write one whole frame; cancelled in the middle of it, the link ends."""
+        size = total(views)
+        try:
+            await self._writing.acquire()
+        except asyncio.CancelledError:
+            if price:
+                self._session.credit += cost(len(meta), size)
+            raise
+        try:
+            self._check_alive()
+            if self._said_bye:
+                return  # nothing may follow it, and nobody waits for what would
+            self._said_bye = type_ is Type.BYE
+            head = self._session.frame(
+                type_,
+                kind=kind,
+                argument=argument,
+                meta=meta,
+                body_bytes=size if announced is None else announced,
+                body_crc=body_crc,
+            )
+            await self._wire.send(head, views)
+        except asyncio.CancelledError:
+            self._end(PeerLost("a send was cancelled in mid-frame"))
+            raise
+        except PeerLost as error:
+            self._end(error)
+            self._raise_reason()
+        finally:
+            self._writing.release()
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    async def recv(self, place: Placer | None = None) -> Head:
+        """See `Link.recv`."""
+        if self._receiving:
+            raise LocalMisuse("another task is receiving on this link")
+        self._receiving = True
+        try:
+            while True:
+                frame, small = await self._next_message()
+                head = Head(frame.kind, frame.meta, frame.body_bytes)
+                if frame.type is Type.MESSAGE:
+                    self._granting(cost(len(frame.meta), frame.body_bytes))
+                    if small:
+                        copy([memoryview(small)], self._targets(place, head))
+                    return head
+                self._granting(cost(len(frame.meta), 0))
+                if await self._land(frame.argument, head, place):
+                    return head
+        finally:
+            self._receiving = False
+
+    async def _next_message(self) -> tuple[Frame, bytearray]:
+        while not self._inbox:
+            if self._session.peer_said_bye:
+                raise PeerClosed(f"{self.peer.node_id} closed the link")
+            self._check_open()
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._inbox.popleft()
+
+    def _targets(self, place: Placer | None, head: Head) -> list[memoryview]:
+        """Where a body should land. Raises: BodyRefused, LocalMisuse."""
+        if place is None:
+            raise BodyRefused("nobody said where the body should land")
+        views = as_views(place(head), writable=True)
+        if total(views) != head.body_bytes:
+            raise LocalMisuse(f"{total(views)} bytes of buffers for {head.body_bytes} of body")
+        return views
+
+    async def _land(self, offer: int, head: Head, place: Placer | None) -> bool:
+        """Ask for a body and wait for it. False if the peer has withdrawn it."""
+        if offer not in self._session.undecided:
+            return False
+        try:
+            views = self._targets(place, head)
+        except BaseException:
+            self._session.refuse(offer)
+            self._say(Type.REFUSE, offer)
+            raise
+        landing = self._landing = _Landing(views)
+        self._session.accept(offer)
+        self._say(Type.ACCEPT, offer)
+        try:
+            return await landing.done
+        except asyncio.CancelledError:
+            self._end(PeerLost("a receive was cancelled while a body was landing"))
+            raise
+        finally:
+            self._landing = None
+
+    def _granting(self, price: int) -> None:
+        if grant := self._session.take(price):
+            self._grant += grant
+            self._control_due.set()
+
+    # -- regions -------------------------------------------------------------------------------
+
+    async def share(self, region: Region) -> int:
+        """See `Link.share`."""
+        self._check_open()
+        if region in self._shared:
+            return self._shared[region]
+        async with self._writing:
+            self._check_alive()
+            description = self._wire.share(region)
+            number = self._shared[region] = len(self._shared) + 1
+            head = self._session.frame(Type.REGION, argument=number, meta=description)
+            try:
+                await self._wire.send(head)
+            except BaseException as error:
+                self._end(error if isinstance(error, PeerLost) else PeerLost("share cancelled"))
+                raise
+        return number
+
+    def read(self, region: int, spans: Sequence[Span], into: Sequence[Buffer]) -> Read:
+        """See `Link.read`."""
+        self._check_open()
+        if not self.capabilities.one_sided_reads:
+            raise self._wire.no_reads()
+        remote = self._regions.get(region)
+        if remote is None:
+            raise LocalMisuse(f"the peer shares no region {region}")
+        for span in spans:
+            if span.offset < 0 or span.length < 0 or span.offset + span.length > remote.size:
+                raise LocalMisuse(f"{span} is not within {remote.size} bytes")
+        views = as_views(into, writable=True)
+        if sum(span.length for span in spans) != total(views):
+            raise LocalMisuse("spans and buffers differ in size")
+        return remote.read(spans, views)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """See `Link.abort`."""
+        self._end(PeerLost("aborted on this side"))
+
+    async def close(self) -> None:
+        """See `Link.close`."""
+        if self._closing or self._reason is not None:
+            await self._over.wait()
+            return
+        self._closing = True
+        if self._landing is not None:
+            self.abort()  # a body can't be given back
+        try:
+            async with asyncio.timeout(self._config.close_s):
+                await self._sent.wait()
+                await self._write(Type.BYE)
+                await self._over.wait()
+        except TimeoutError:
+            self.abort()
+        except TransportError:
+            pass  # it has ended meanwhile
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        await self._over.wait()
+
+    async def quiet(self) -> None:
+        """See `Link.quiet`."""
+        await self._over.wait()
+        await self._wire.quiet()
+
+    def _end(self, reason: TransportError) -> None:
+        """End the link now; only the first reason counts."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self._wire.abort()
+        self._arrived.set()
+        self._credit_came.set()
+        self._control_due.set()
+        landed = self._landing.done if self._landing is not None else None
+        for waiting in (self._verdict, landed):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(self._copy_of_reason())
+                waiting.exception()  # whoever waits gets it; if nobody does, nothing is logged
+
+    def _copy_of_reason(self) -> TransportError:
+        """A new object each time: exceptions collect the places where they are raised."""
+        assert self._reason is not None
+        return type(self._reason)(*self._reason.args)
+
+    def _raise_reason(self) -> NoReturn:
+        raise self._copy_of_reason() from None
+
+    def _check_alive(self) -> None:
+        if self._reason is not None:
+            self._raise_reason()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise LocalMisuse("this side has closed the link")
+        self._check_alive()
+        if self._session.peer_said_bye:
+            raise PeerClosed(f"{self.peer.node_id} closed the link")
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Carry the link until it ends. Never raises but when it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._until_over(self._read()))
+                group.create_task(self._until_over(self._write_control()))
+                group.create_task(self._until_over(self._watch()))
+        except* _Over:
+            pass
+        finally:
+            self._end(PeerLost("the transport was closed"))
+            for remote in self._regions.values():
+                remote.close()
+            self._over.set()
+
+    async def _until_over(self, work: Coroutine[None, None, None]) -> None:
+        """Run one task; when it ends, in whatever way, the link does and so do the others."""
+        try:
+            await work
+        except TransportError as error:
+            self._end(error)
+        raise _Over
+
+    async def _read(self) -> None:
+        while not self._session.peer_said_bye:
+            frame = self._session.receive(decode(await self._wire.recv_head()))
+            await self._take(frame)
+        await self._leave()
+
+    async def _take(self, frame: Frame) -> None:
+        match frame.type:
+            case Type.MESSAGE | Type.OFFER:
+                size = frame.body_bytes if frame.type is Type.MESSAGE else 0
+                small = bytearray(size)
+                if size:
+                    view = [memoryview(small)]
+                    await self._wire.recv_body(view)
+                    self._check_crc(frame, view)
+                if not self._closing:
+                    self._inbox.append((frame, small))
+                    self._arrived.set()
+            case Type.BODY:
+                await self._take_body(frame)
+            case Type.ACCEPT | Type.REFUSE:
+                if self._verdict is not None and not self._verdict.done():
+                    self._verdict.set_result(frame.type is Type.ACCEPT)
+            case Type.WITHDRAW:
+                landing = self._landing
+                if landing is not None and self._session.landing is None:
+                    landing.done.set_result(False)
+            case Type.CREDIT:
+                self._credit_came.set()
+            case Type.PING:
+                self._pong_due = True
+                self._control_due.set()
+            case Type.REGION:
+                self._regions[frame.argument] = self._wire.attach(frame.meta)
+            case Type.BYE:
+                self._arrived.set()
+                self._credit_came.set()
+            case _:
+                pass  # PONG: that it came is enough; others don't get through the session
+
+    async def _take_body(self, frame: Frame) -> None:
+        landing = self._landing
+        assert landing is not None, "the session lets no other body through"
+        part, rest = next(cut(landing.views, frame.body_bytes)), []
+        taken = frame.body_bytes
+        for view in landing.views:
+            rest += [view[taken:]] if taken < len(view) else []
+            taken = max(0, taken - len(view))
+        landing.views = rest
+        await self._wire.recv_body(part)
+        self._check_crc(frame, part)
+        if self._session.landed(frame.body_bytes) and not landing.done.done():
+            landing.done.set_result(True)
+
+    def _check_crc(self, frame: Frame, views: Sequence[memoryview]) -> None:
+        if Flag.BODY_CRC in frame.flags and crc(views) != frame.body_crc:
+            raise RemoteProtocol("a body is corrupt")
+
+    async def _leave(self) -> None:
+        """The peer said bye: so do we, unless we began it, and the link is over."""
+        if self._verdict is not None and not self._verdict.done():
+            self._verdict.set_exception(PeerClosed(f"{self.peer.node_id} closed the link"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.close_s):
+                await self._write(Type.BYE)
+                await self._wire.close()
+        raise PeerClosed(f"{self.peer.node_id} closed the link")
+
+    async def _write_control(self) -> None:
+        while True:
+            await self._control_due.wait()
+            self._control_due.clear()
+            while (due := self._next_control()) is not None:
+                await self._write(due[0], argument=due[1])
+
+    def _next_control(self) -> tuple[Type, int] | None:
+        if self._pong_due:
+            self._pong_due = False
+            return Type.PONG, 0
+        if self._grant:
+            grant, self._grant = self._grant, 0
+            return Type.CREDIT, grant
+        if self._ping_due:
+            self._ping_due = False
+            return Type.PING, 0
+        return self._control.popleft() if self._control else None
+
+    def _say(self, type_: Type, argument: int = 0) -> None:
+        self._control.append((type_, argument))
+        self._control_due.set()
+
+    async def _watch(self) -> None:
+        """End the link after too long a silence.
+
+        Each look counts once however late it comes: a loop that stood still must have had a turn
+        for reading before it calls the peer silent.
+        """
+        limit = self._config.lost_after_s / self._config.keepalive_s
+        silent, seen = 0, self._wire.received_bytes
+        while silent < limit:
+            await asyncio.sleep(self._config.keepalive_s)
+            silent = silent + 1 if self._wire.received_bytes == seen else 0
+            seen = self._wire.received_bytes
+            if silent and not self._closing:
+                self._ping_due = True
+                self._control_due.set()
+        raise PeerLost(f"{self.peer.node_id} has been silent for {self._config.lost_after_s} s")

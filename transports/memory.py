@@ -1,0 +1,204 @@
+"""Links within one process: the reference that all other transports are measured by.
+
+Owns:   the addresses that are bound in this process.
+Knows nothing of: sockets.
+Regions: plain memory; a one-sided read is a copy.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from transports.address import Address
+from transports.api import Capabilities, Read, Region, Span
+from transports.base import Bound, OnWire, WireTransport
+from transports.buffers import copy, total
+from transports.config import SessionConfig
+from transports.copying import CopyRead
+from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
+from transports.wire import RemoteRegion, Wire
+
+#: Bytes of heads that may lie between the two sides.
+_PIPE_BYTES = 256 << 10
+
+
+class _Pipe:
+    """One direction: heads are queued, bodies are copied from hand to hand."""
+
+    def __init__(self) -> None:
+        self.heads: deque[bytes] = deque()
+        self.body: Sequence[memoryview] | None = None
+        self.broken = self.ended = False
+        self.changed = asyncio.Event()
+
+    async def until_changed(self) -> None:
+        self.changed.clear()
+        await self.changed.wait()
+
+    def check(self) -> None:
+        if self.broken:
+            raise PeerLost("the link broke")
+
+
+class MemoryWire(Wire):
+    """One side of a pair."""
+
+    capabilities = Capabilities(one_sided_reads=True, same_host_only=True)
+
+    def __init__(self, out: _Pipe, into: _Pipe, address: str, shelf: dict[int, Region]) -> None:
+        self._out = out
+        self._in = into
+        self._shelf = shelf
+        self.peer_address = address
+
+    async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
+        """See `Wire.send`; with a body it returns when the other side has copied it."""
+        pipe = self._out
+        while sum(map(len, pipe.heads)) > _PIPE_BYTES and not pipe.broken:
+            await pipe.until_changed()
+        pipe.check()
+        if pipe.ended:
+            raise LocalMisuse("this direction has ended")
+        pipe.heads.append(head)
+        pipe.body = body if total(body) else None
+        pipe.changed.set()
+        while pipe.body is not None and not pipe.broken:
+            await pipe.until_changed()
+        pipe.check()
+
+    async def recv_head(self) -> bytes:
+        """See `Wire.recv_head`."""
+        pipe = self._in
+        while not pipe.heads:
+            pipe.check()
+            if pipe.ended:
+                raise PeerLost("the peer has gone")
+            await pipe.until_changed()
+        pipe.check()
+        head = pipe.heads.popleft()
+        pipe.changed.set()
+        self.received_bytes += len(head)
+        return head
+
+    async def recv_body(self, into: Sequence[memoryview]) -> None:
+        """See `Wire.recv_body`."""
+        pipe = self._in
+        while pipe.body is None:
+            pipe.check()
+            await pipe.until_changed()
+        pipe.check()
+        if total(pipe.body) != total(into):
+            raise RemoteProtocol("a body of another size than its head said")
+        copy(pipe.body, into)
+        self.received_bytes += total(into)
+        pipe.body = None
+        pipe.changed.set()
+        await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        """See `Wire.abort`."""
+        for pipe in (self._out, self._in):
+            pipe.broken = True
+            pipe.changed.set()
+
+    async def close(self) -> None:
+        """See `Wire.close`."""
+        self._out.ended = True
+        self._out.changed.set()
+
+    async def quiet(self) -> None:
+        """Bodies are copied in one go: nothing is ever under way."""
+
+    def share(self, region: Region) -> bytes:
+        """See `Wire.share`."""
+        if not isinstance(region, MemoryRegion):
+            raise LocalMisuse("not a region of this transport")
+        self._shelf[id(region)] = region
+        return id(region).to_bytes(8, "little")
+
+    def attach(self, description: bytes) -> RemoteRegion:
+        """See `Wire.attach`."""
+        region = self._shelf.get(int.from_bytes(description, "little"))
+        if region is None:
+            raise RemoteProtocol("a region that nobody shared")
+        return _SharedRegion(region)
+
+
+class MemoryRegion(Region):
+    """Memory that this process's peers may read."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise LocalMisuse(f"a region of {size} bytes")
+        self.size = size
+        self._memory: bytearray | None = bytearray(size)
+
+    @property
+    def view(self) -> memoryview:
+        """See `Region.view`."""
+        if self._memory is None:
+            raise LocalMisuse("this region is closed")
+        return memoryview(self._memory)
+
+    def close(self) -> None:
+        """See `Region.close`."""
+        self._memory = None
+
+
+class _SharedRegion(RemoteRegion):
+    def __init__(self, region: Region) -> None:
+        self.size = region.size
+        self._region: Region | None = region
+
+    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
+        return CopyRead(self._view, spans, into)
+
+    def _view(self) -> memoryview:
+        if self._region is None:
+            raise PeerLost("the link to the owner has ended")
+        try:
+            return self._region.view
+        except LocalMisuse:
+            raise PeerLost("the owner has closed the region") from None
+
+    def close(self) -> None:
+        self._region = None
+
+
+_bound: dict[str, OnWire] = {}
+
+
+class MemoryTransport(WireTransport):
+    """`memory://name`: names are those of this process."""
+
+    scheme = "memory"
+    capabilities = MemoryWire.capabilities
+
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(config)
+
+    async def dial(self, address: Address) -> Wire:
+        """See `WireTransport.dial`."""
+        if address.host not in _bound:
+            raise Unreachable(f"nobody listens at {address}")
+        there, back = _Pipe(), _Pipe()
+        shelf: dict[int, Region] = {}
+        _bound[address.host](MemoryWire(back, there, f"{address}#dialled", shelf))
+        return MemoryWire(there, back, str(address), shelf)
+
+    async def bind(self, address: Address, on_wire: OnWire) -> Bound:
+        """See `WireTransport.bind`."""
+        if not address.host or address.path:
+            raise LocalMisuse(f"{address} lacks a name, or has more than that")
+        if address.host in _bound:
+            raise Unreachable(f"{address} is in use")
+        _bound[address.host] = on_wire
+
+        def unbind() -> None:
+            _bound.pop(address.host, None)
+
+        return Bound(address, unbind)
+
+    def allocate(self, size: int) -> Region:
+        """See `Transport.allocate`."""
+        return MemoryRegion(size)
