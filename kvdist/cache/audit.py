@@ -107,6 +107,8 @@ def _check_keys(pool: BlockPool) -> Iterator[str]:
             yield f"I2: group {group_id} finds {block!r}, whose content is of {block.group_id}"
         if block is pool.null_block:
             yield "I2: the null block is cached"
+        if not block.generation:
+            yield f"I2: {block!r} is cached and was never taken"
     for block in pool.blocks:
         carried = (block.block_hash is not None) + len(pool.further_keys.get(block, ()))
         if entries[block] != carried:

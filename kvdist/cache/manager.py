@@ -150,18 +150,10 @@ class KVCacheManager:
             request.num_in_flight_tokens,
         )
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
-        if not (num_new_tokens or num_external_computed_tokens or num_hit_tokens):
-            raise IllegalAllocation(f"request {request.request_id}: nothing to compute or to adopt")
-        if num_new_tokens > self.config.max_model_len:
-            raise IllegalAllocation(f"more new tokens than {self.config.max_model_len} at a time")
         adopts = any(hit_blocks) or num_external_computed_tokens > 0
+        self._check_tokens(request, num_hit_tokens, num_external_computed_tokens, num_new_tokens)
         if live is not None and adopts:
             raise IllegalAllocation(f"request {request.request_id} owns blocks already")
-        if request.num_computed_tokens and live is None:
-            raise IllegalAllocation(
-                f"request {request.request_id} has {request.num_computed_tokens} computed tokens "
-                "but owns no blocks"
-            )
         local = request.num_computed_tokens + num_hit_tokens
         total = min(local + num_external_computed_tokens, self.config.max_model_len)
         main = total + num_new_tokens
@@ -215,6 +207,20 @@ class KVCacheManager:
         live = self.live_requests.get(request.request_id)
         if live is not None and live.request is not request:
             raise IllegalAllocation(f"another live request is named {request.request_id}")
+
+    def _check_tokens(self, request: Request, hit: int, external: int, new: int) -> None:
+        """Raises: IllegalAllocation for parts of the token space that can't be meant."""
+        if not (hit or external or new):
+            what = "nothing to compute or to adopt"
+        elif external > request.num_tokens:
+            what = f"{external} external tokens, {request.num_tokens} are known"
+        elif new > self.config.max_model_len:
+            what = f"{new} new tokens at a time, sequences have {self.config.max_model_len}"
+        elif request.num_computed_tokens and request.request_id not in self.live_requests:
+            what = f"{request.num_computed_tokens} computed tokens, but it owns no blocks"
+        else:
+            return
+        raise IllegalAllocation(f"request {request.request_id}: {what}")
 
     def _publish(self, request: Request, num_tokens: int) -> None:
         if self.config.enable_caching and request.hash_block_size is not None:
@@ -302,6 +308,13 @@ class KVCacheManager:
         """
         self._check_request(request)
         _check_numbers(num_processed_tokens)
+        if request.request_id not in self.live_requests:
+            return
+        if num_processed_tokens > request.num_computed_tokens:
+            raise IllegalAllocation(
+                f"request {request.request_id}: {num_processed_tokens} tokens processed, "
+                f"{request.num_computed_tokens} are computed"
+            )
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
         self._changed()
 

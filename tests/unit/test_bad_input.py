@@ -562,6 +562,19 @@ def test_giving_back_by_hand(nonsense: Any) -> None:
         node.manager.remove_skipped_blocks(request, nonsense)
 
 
+def test_giving_back_what_is_not_computed_yet() -> None:
+    node = Node(window(5))
+    request = node.start("a", "ABCDEFGHIJ")
+    with refused(IllegalAllocation, node.manager, request):
+        node.manager.remove_skipped_blocks(request, request.num_computed_tokens + 1)
+
+
+def test_more_external_tokens_than_are_known(node: Node) -> None:
+    request = node.request("a", "QRSTU")
+    with refused(IllegalAllocation, node.manager, request):
+        node.manager.allocate_slots(request, 0, num_external_computed_tokens=6)
+
+
 # -- blocks --------------------------------------------------------------------------------------
 
 NOT_BLOCKS: list[Any] = [-1, 11, 10**30, 1.0, "1", None, b"1", [1], True]

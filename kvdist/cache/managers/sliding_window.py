@@ -8,6 +8,8 @@ With a window of 5 and blocks of 4, the next token after 10 computed ones reads 
 
     tokens  0 1 2 3 | 4 5 6 7 | 8 9 10       skipped: 6 tokens, so 1 whole block
             skipped   needed    needed
+
+A window of 1 needs no block to resume anywhere. As in vLLM it publishes none, and alone finds none.
 """
 
 from collections.abc import Sequence

@@ -146,10 +146,11 @@ def test_a_window_of_one_token_reads_nothing_before() -> None:
     assert node.table(request)[:2] == [0, 0]
 
 
-def test_a_window_of_one_token_can_be_hit() -> None:
+def test_a_window_of_one_token_publishes_and_finds_nothing_as_in_vllm() -> None:
     node = Node(window(1))
     node.start("a", LETTERS[:12])
-    assert node.hit("b", LETTERS[:9])[0] == 8
+    assert node.hit("b", LETTERS[:9])[0] == 0
+    assert not list(node.pool.cached_blocks())
 
 
 @pytest.mark.parametrize(
