@@ -15,6 +15,7 @@ from kvdist import check
 from kvdist.cache.audit import audit, audit_progress
 from kvdist.cache.block import KVCacheBlock
 from kvdist.cache.block_pool import BlockPool
+from kvdist.cache.contract import check_numbers, check_processed, check_request, check_tokens
 from kvdist.cache.coordinator import PerGroup, make_coordinator
 from kvdist.cache.events import CacheEvent
 from kvdist.cache.holds import HoldKind, Ledger
@@ -81,7 +82,7 @@ class KVCacheManager:
         Changes nothing but the request's `shared_prefix_boundary`. Raises: IllegalAllocation if
         another live request has its name, or if it is hashed in blocks of another size.
         """
-        self._check_request(request)
+        self._live(request)
         blocks, num_tokens, junction = self.coordinator.no_blocks, 0, 0
         if self.config.enable_caching and not request.skip_reading_prefix_cache:
             blocks, num_tokens, junction = self.coordinator.find_longest_cache_hit(
@@ -139,8 +140,8 @@ class KVCacheManager:
             ):
                 live.step = self.block_pool.steps.current
                 return self._no_blocks
-        self._check_request(request)
-        _check_numbers(
+        check_request(request, self.config, live)
+        check_numbers(
             num_new_tokens,
             num_lookahead_tokens,
             num_external_computed_tokens,
@@ -151,9 +152,15 @@ class KVCacheManager:
         )
         hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         adopts = any(hit_blocks) or num_external_computed_tokens > 0
-        self._check_tokens(request, num_hit_tokens, num_external_computed_tokens, num_new_tokens)
-        if live is not None and adopts:
-            raise IllegalAllocation(f"request {request.request_id} owns blocks already")
+        check_tokens(
+            request,
+            self.config,
+            live,
+            hit_tokens=num_hit_tokens,
+            external_tokens=num_external_computed_tokens,
+            new_tokens=num_new_tokens,
+            adopts=adopts,
+        )
         local = request.num_computed_tokens + num_hit_tokens
         total = min(local + num_external_computed_tokens, self.config.max_model_len)
         main = total + num_new_tokens
@@ -193,34 +200,6 @@ class KVCacheManager:
                 publishes=self.config.enable_caching,
             )
         self._changed()
-
-    def _check_request(self, request: Request) -> None:
-        """Raises: IllegalAllocation for a request that another manager's hasher has hashed, or one
-        whose name a different live request has.
-        """
-        size = request.hash_block_size
-        if size is not None and size != self.config.hash_block_size:
-            raise IllegalAllocation(
-                f"request {request.request_id} is hashed in blocks of {size} tokens, "
-                f"not {self.config.hash_block_size}"
-            )
-        live = self.live_requests.get(request.request_id)
-        if live is not None and live.request is not request:
-            raise IllegalAllocation(f"another live request is named {request.request_id}")
-
-    def _check_tokens(self, request: Request, hit: int, external: int, new: int) -> None:
-        """Raises: IllegalAllocation for parts of the token space that can't be meant."""
-        if not (hit or external or new):
-            what = "nothing to compute or to adopt"
-        elif external > request.num_tokens:
-            what = f"{external} external tokens, {request.num_tokens} are known"
-        elif new > self.config.max_model_len:
-            what = f"{new} new tokens at a time, sequences have {self.config.max_model_len}"
-        elif request.num_computed_tokens and request.request_id not in self.live_requests:
-            what = f"{request.num_computed_tokens} computed tokens, but it owns no blocks"
-        else:
-            return
-        raise IllegalAllocation(f"request {request.request_id}: {what}")
 
     def _publish(self, request: Request, num_tokens: int) -> None:
         if self.config.enable_caching and request.hash_block_size is not None:
@@ -270,9 +249,10 @@ class KVCacheManager:
         For external tokens whose bytes have arrived and were verified. Raises: UnknownRequest if it
         owns no blocks, IllegalAllocation if `num_tokens` is more than it knows or has slots for.
         """
-        self._check_request(request)
-        live = self._live(request.request_id)
-        _check_numbers(num_tokens)
+        check_numbers(num_tokens)
+        live = self._live(request)
+        if live is None:
+            raise UnknownRequest(f"request {request.request_id} owns no blocks")
         slots = min(m.num_slots(request.request_id) for m in self.coordinator.managers)
         if num_tokens > min(request.num_tokens, slots):
             raise IllegalAllocation(
@@ -291,10 +271,10 @@ class KVCacheManager:
         While a step that names the blocks is open they stay held until it settles (S27). Raises:
         IllegalAllocation if another live request has its name.
         """
-        self._check_request(request)
-        live = self.live_requests.pop(request.request_id, None)
+        live = self._live(request)
         if live is None:
             return
+        del self.live_requests[request.request_id]
         pool = self.block_pool
         for blocks in self.coordinator.pop_blocks_for_free(request.request_id):
             if not (pool.steps and pool.steps.defer_free(live.step, blocks)):
@@ -306,15 +286,10 @@ class KVCacheManager:
 
         Nothing if the request owns none. Raises: IllegalAllocation for a negative number.
         """
-        self._check_request(request)
-        _check_numbers(num_processed_tokens)
-        if request.request_id not in self.live_requests:
+        check_numbers(num_processed_tokens)
+        if self._live(request) is None:
             return
-        if num_processed_tokens > request.num_computed_tokens:
-            raise IllegalAllocation(
-                f"request {request.request_id}: {num_processed_tokens} tokens processed, "
-                f"{request.num_computed_tokens} are computed"
-            )
+        check_processed(request, num_processed_tokens)
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
         self._changed()
 
@@ -463,20 +438,14 @@ class KVCacheManager:
     def _requests(self) -> dict[RequestId, Request]:
         return {name: live.request for name, live in self.live_requests.items()}
 
-    def _live(self, request_id: RequestId) -> LiveRequest:
-        live = self.live_requests.get(request_id)
-        if live is None:
-            raise UnknownRequest(f"request {request_id!r} owns no blocks")
+    def _live(self, request: Request) -> LiveRequest | None:
+        """The request as one that owns blocks, if it does. Raises: IllegalAllocation."""
+        live = self.live_requests.get(request.request_id)
+        check_request(request, self.config, live)
         return live
 
     def _blocks(self, block_ids: Iterable[int]) -> Sequence[KVCacheBlock]:
         return self.block_pool.get_blocks(block_ids)
-
-
-def _check_numbers(*numbers: int) -> None:
-    for number in numbers:
-        if type(number) is not int or number < 0:
-            raise IllegalAllocation(f"{number!r} is not a number of tokens or blocks")
 
 
 def _for_callers(kind: HoldKind) -> HoldKind:
