@@ -59,11 +59,17 @@ class NaiveManager:
         """The longest prefix at whose end every group can resume (S9, S29)."""
         if self.config.enable_caching and not request.skip_reading_prefix_cache:
             for tokens in range(request.num_tokens - 1, 0, -1):
-                if tokens % self.config.scheduler_block_size == 0 and all(
-                    self._can_resume(group, request, tokens) for group in self.groups
-                ):
-                    return Hit(tokens, [self._blocks(g, request, tokens) for g in self.groups])
+                if self.can_resume(request, tokens):
+                    return self.hit_at(request, tokens)
         return Hit(0, [[] for _ in self.groups])
+
+    def can_resume(self, request: Request, tokens: int) -> bool:
+        return tokens % self.config.scheduler_block_size == 0 and all(
+            self._can_resume(group, request, tokens) for group in self.groups
+        )
+
+    def hit_at(self, request: Request, tokens: int) -> Hit:
+        return Hit(tokens, [self._blocks(group, request, tokens) for group in self.groups])
 
     def _can_resume(self, group: Group, request: Request, tokens: int) -> bool:
         last = request.num_tokens - (1 if len(self.groups) == 1 else 0)
