@@ -326,17 +326,21 @@ class KVCacheManager:
             self.block_pool.release(blocks)
         self._changed()
 
-    def withdraw_step(self, step: int) -> None:
+    def withdraw_step(self, step: int) -> list[BlockId]:
         """Make unfindable what an open step and all after it published (T1).
 
-        For a step that failed. The steps stay open until they settle. Raises: UnknownStep.
+        For a step that failed. Returns the ids of those blocks: a request that adopted one in the
+        meantime has it in its tables and has to be computed anew. The steps stay open until they
+        settle. Raises: UnknownStep.
         """
-        for publication in self.block_pool.withdraw(step):
+        withdrawn = self.block_pool.withdraw(step)
+        for publication in withdrawn:
             manager = self.coordinator.managers[publication.group_id]
             manager.roll_back_publication(publication.request_id, publication.first_block)
             if live := self.live_requests.get(publication.request_id):
                 live.disturb()
         self._changed()
+        return sorted({block.block_id for record in withdrawn for block in record.blocks})
 
     def take_block_copies(self) -> list[BlockCopy]:
         """Block copies that became due since the last call, in the order to run them (S10)."""
