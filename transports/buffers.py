@@ -4,8 +4,11 @@ Knows nothing of: frames, links.
 Units:  bytes.
 """
 
+import pickle
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from transports.api import Buffer
 from transports.errors import LocalMisuse
@@ -27,8 +30,13 @@ def as_views(buffers: Sequence[Buffer], *, writable: bool = False) -> list[memor
         if writable and view.readonly:
             raise LocalMisuse("a buffer to fill is read-only")
         if view.nbytes:
-            views.append(view if view.format == "B" and view.ndim == 1 else view.cast("B"))
+            views.append(view if view.format == "B" and view.ndim == 1 else _flat(view))
     return views
+
+
+def _flat(view: memoryview) -> memoryview:
+    """The same bytes; `cast` would not take formats such as "<i" or "T{...}"."""
+    return pickle.PickleBuffer(view).raw()
 
 
 def total(views: Sequence[memoryview]) -> int:
@@ -36,19 +44,50 @@ def total(views: Sequence[memoryview]) -> int:
     return sum(map(len, views))
 
 
+class Cursor:
+    """A place in the bytes of several views; a piece costs what the piece holds, not all views."""
+
+    def __init__(self, views: Sequence[memoryview]) -> None:
+        self._views = views
+        self._ends = list(accumulate(map(len, views)))
+        self._done = 0
+        #: Bytes from here to the end.
+        self.left = self._ends[-1] if self._ends else 0
+
+    def peek(self, num_bytes: int, max_views: int | None = None) -> list[memoryview]:
+        """The next bytes: `num_bytes`, or less at the end or where that takes too many views."""
+        start, stop = self._done, self._done + min(num_bytes, self.left)
+        if start == stop:
+            return []
+        first = bisect_right(self._ends, start)
+        last = bisect_left(self._ends, stop, first)
+        if max_views is not None and last >= first + max_views:
+            last = first + max_views - 1
+            stop = self._ends[last]
+        piece = list(self._views[first : last + 1])
+        if self._ends[last] > stop:
+            piece[-1] = piece[-1][: stop - self._ends[last]]
+        if gone := start - (self._ends[first] - len(self._views[first])):
+            piece[0] = piece[0][gone:]
+        return piece
+
+    def advance(self, num_bytes: int) -> None:
+        """These bytes are dealt with."""
+        self._done += num_bytes
+        self.left -= num_bytes
+
+    def take(self, num_bytes: int) -> list[memoryview]:
+        """`peek`, and go on."""
+        piece = self.peek(num_bytes)
+        self.advance(min(num_bytes, self.left))
+        return piece
+
+
 def cut(views: Sequence[memoryview], part_bytes: int) -> Iterator[list[memoryview]]:
     """The same bytes as lists of views with `part_bytes` each, the last with the rest."""
-    part: list[memoryview] = []
-    room = part_bytes
-    for view in views:
-        while len(view) >= room:
-            yield [*part, view[:room]]
-            part, view, room = [], view[room:], part_bytes
-        if len(view):
-            part.append(view)
-            room -= len(view)
-    if part:
-        yield part
+    cursor = Cursor(views)
+    while cursor.left:
+        yield cursor.take(part_bytes)
 
 
 def crc(views: Sequence[memoryview]) -> int:
