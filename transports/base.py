@@ -2,6 +2,8 @@
 
 Owns:   all links of one transport and their tasks, while its context is open.
 Knows nothing of: any one transport; each brings wires.
+Bugs:   an error of ours that no one foresaw ends the link, or the handshake, that it came up in and
+        no other. The loop's exception handler hears of it at once; leaving the context raises it.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from typing import TypeAlias
 from transports.address import Address, parse
 from transports.api import Link, Listener, Peer, Region, Transport
 from transports.config import SessionConfig
-from transports.errors import LocalMisuse, TransportError, Unreachable, Unsupported
+from transports.errors import LocalMisuse, PeerLost, TransportError, Unreachable, Unsupported
 from transports.greet import initiate, respond
 from transports.link import WireLink
 from transports.session import Session
@@ -21,6 +23,8 @@ from transports.wire import Wire
 
 #: Peers in the middle of a handshake, and peers that nobody has accepted yet; more are cut off.
 MAX_WAITING = 128
+#: Bugs kept for the end of the context.
+_MAX_BUGS = 16
 
 #: What a transport calls with each wire that comes in.
 OnWire: TypeAlias = Callable[[Wire], None]
@@ -36,6 +40,9 @@ class WireTransport(Transport):
         self._group: asyncio.TaskGroup | None = None
         self._links: set[WireLink] = set()
         self._listeners: set[WireListener] = set()
+        #: In the middle of a handshake.
+        self._raw: set[Wire] = set()
+        self._bugs: list[Exception] = []
 
     @abstractmethod
     async def dial(self, address: Address) -> Wire:
@@ -54,21 +61,34 @@ class WireTransport(Transport):
         """See `Transport.open`."""
         if self._group is not None:
             raise LocalMisuse("this transport is open already")
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as self._group:
             try:
                 yield self
+            except Exception as error:  # noqa: BLE001 (raised below, where no group wraps it)
+                failure = error
             finally:
                 for listener in list(self._listeners):
                     await listener.close()
                 for link in list(self._links):
                     link.abort()
+                for wire in list(self._raw):
+                    wire.abort()
                 self._group = None
+        bugs, self._bugs = self._bugs, []
+        if failure is not None:
+            raise failure
+        if bugs:
+            raise ExceptionGroup(f"bugs in transport {self.scheme}", bugs)
 
     async def listen(self, address: str) -> Listener:
         """See `Transport.listen`."""
         self._own_group()
         listener = WireListener(self)
         listener.bound = await self.bind(self._own(address), listener.arrive)
+        if self._group is None:
+            listener.bound.close()
+            raise LocalMisuse("this transport was closed meanwhile")
         listener.address = str(listener.bound.address)
         self._listeners.add(listener)
         return listener
@@ -83,25 +103,46 @@ class WireTransport(Transport):
                 return await self.greet(wire, initiate)
         except TimeoutError:
             raise Unreachable(f"{address}: no answer in {self.config.handshake_s} s") from None
+        except PeerLost as error:
+            self._own_group()  # was it us?
+            raise Unreachable(f"{address}: lost in the handshake: {error}") from error
 
     async def greet(self, wire: Wire, greeting: _Greeting) -> WireLink:
         """Handshake on a new wire; a link that runs, or the wire is gone."""
+        self._raw.add(wire)
         try:
+            self._own_group()
             session, peer = await greeting(wire, self.config)
             link = WireLink(wire, session, peer)
-            self._own_group().create_task(self._carry(link), name=f"link {peer.address}")
+            group = self._own_group()
         except BaseException:
             wire.abort()
             await wire.quiet()
             raise
+        finally:
+            self._raw.discard(wire)
+        task = group.create_task(self._carry(link), name=f"link {peer.address}")
+        # Not at the end of `_carry`: a task that is cancelled before its first step never runs.
+        task.add_done_callback(lambda _: self._finish(link))
         self._links.add(link)
         return link
 
     async def _carry(self, link: WireLink) -> None:
         try:
             await link.run()
-        finally:
-            self._links.discard(link)
+        except Exception as bug:  # noqa: BLE001 (reported)
+            self.report(f"link {link.peer.address}", bug)
+
+    def _finish(self, link: WireLink) -> None:
+        self._links.discard(link)
+        link.finish()
+
+    def report(self, where: str, bug: Exception) -> None:
+        """A bug came up in a task that nobody waits for."""
+        context = {"message": f"bug in {where}", "exception": bug}
+        asyncio.get_running_loop().call_exception_handler(context)
+        if len(self._bugs) < _MAX_BUGS:
+            self._bugs.append(bug)
 
     def _own_group(self) -> asyncio.TaskGroup:
         if self._group is None:
@@ -158,6 +199,9 @@ class WireListener(Listener):
                 link = await self._transport.greet(wire, respond)
         except (TransportError, TimeoutError):
             self.num_refused += 1
+            return
+        except Exception as bug:  # noqa: BLE001 (reported)
+            self._transport.report(f"the handshake with {wire.peer_address}", bug)
             return
         if self._closed:
             link.abort()

@@ -6,9 +6,22 @@ Units:  seconds and bytes, by name.
 
 import ssl
 from dataclasses import dataclass
+from typing import Final
 
 from transports.errors import LocalMisuse
 from transports.frame import MAX_META_BYTES
+
+#: Largest window, and so the most credit that one side can have.
+MAX_WINDOW_BYTES: Final = 1 << 40
+#: Largest size that a peer may announce.
+MAX_SIZE: Final = 1 << 62
+#: Of node ids and incarnations.
+MAX_NAME_LENGTH: Final = 256
+
+
+def least_window(eager_bytes: int) -> int:
+    """The smallest window with small bodies up to `eager_bytes`: room for two messages."""
+    return 2 * (eager_bytes + MAX_META_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +59,21 @@ class SessionConfig:
     eager_bytes: int = 64 << 10
     #: A body travels in parts of this size, so that other frames get a turn.
     part_bytes: int = 4 << 20
-    #: Bodies carry checksums (crc32): costs a pass over the bytes on both sides.
+    #: Bodies we send carry checksums (crc32): costs a pass over the bytes on both sides.
     checksum_bodies: bool = False
 
     def __post_init__(self) -> None:
-        if not self.node_id or len(self.node_id) > 256 or len(self.incarnation) > 256:
-            raise LocalMisuse("node id and incarnation are texts of at most 256 characters")
+        for name in (self.node_id, self.incarnation):
+            if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+                raise LocalMisuse("node id and incarnation are 1 to 256 printable characters")
         if self.token is not None and len(self.token) < 16:
             raise LocalMisuse("a token has at least 16 bytes")
         if not 0 < self.max_meta_bytes <= MAX_META_BYTES:
             raise LocalMisuse(f"max_meta_bytes {self.max_meta_bytes}")
-        if min(self.max_body_bytes, self.eager_bytes, self.part_bytes) < 1:
-            raise LocalMisuse("sizes are positive")
-        if self.window_bytes < 2 * (self.eager_bytes + MAX_META_BYTES):
+        sizes = (self.max_body_bytes, self.eager_bytes, self.part_bytes)
+        if min(sizes) < 1 or max(sizes) >= MAX_SIZE:
+            raise LocalMisuse("sizes are positive, and within reason")
+        if not least_window(self.eager_bytes) <= self.window_bytes <= MAX_WINDOW_BYTES:
             raise LocalMisuse("the window must hold two of the largest small messages")
         times = (self.handshake_s, self.keepalive_s, self.lost_after_s, self.close_s)
         if min(times) <= 0 or self.lost_after_s < 2 * self.keepalive_s:

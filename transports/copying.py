@@ -17,7 +17,10 @@ STEP_BYTES: Final = 2 << 20
 
 
 class CopyRead:
-    """See `Read`. `source` is asked for its view before each step and raises once it has gone."""
+    """See `Read`. `source` is asked for its view before each step and raises once it has gone.
+
+    Who waits first, for the bytes or for quiet, does the copying; cancelled there, it ends.
+    """
 
     def __init__(
         self, source: Callable[[], memoryview], spans: Sequence[Span], into: Sequence[memoryview]
@@ -30,19 +33,8 @@ class CopyRead:
         self._running = False
 
     async def wait(self) -> None:
-        """See `Read.wait`; the copying is done here, so only one task may wait."""
-        if not self._running:
-            self._running = True
-            try:
-                await self._copy()
-            except TransportError as error:
-                self._error = error
-            except asyncio.CancelledError:
-                self._cancelled = True
-                raise
-            finally:
-                self._over.set()
-        await self._over.wait()
+        """See `Read.wait`."""
+        await self._run()
         if self._error is not None:
             raise type(self._error)(*self._error.args)
         if self._cancelled:
@@ -57,8 +49,21 @@ class CopyRead:
 
     async def quiet(self) -> None:
         """See `Read.quiet`: a step is never half done, and none begins after the end."""
+        await self._run()
+
+    async def _run(self) -> None:
+        """Copy, unless that has been begun; then wait for its end."""
         if not self._running:
-            self.cancel()
+            self._running = True
+            try:
+                await self._copy()
+            except TransportError as error:
+                self._error = error
+            except asyncio.CancelledError:
+                self._cancelled = True
+                raise
+            finally:
+                self._over.set()
         await self._over.wait()
 
     async def _copy(self) -> None:

@@ -14,7 +14,7 @@ even then only within the limits of its type.
 import struct
 import zlib
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import STRICT, IntEnum, IntFlag
 from typing import Final
 
 from transports.errors import RemoteProtocol
@@ -48,7 +48,7 @@ class Type(IntEnum):
     BYE = 15  #: nothing more will come
 
 
-class Flag(IntFlag):
+class Flag(IntFlag, boundary=STRICT):
     """Bits of a head."""
 
     NONE = 0

@@ -19,8 +19,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from transports.api import Peer
-from transports.config import SessionConfig
+from transports.config import (
+    MAX_NAME_LENGTH,
+    MAX_SIZE,
+    MAX_WINDOW_BYTES,
+    SessionConfig,
+    least_window,
+)
 from transports.errors import Refused, RemoteProtocol
+from transports.frame import MAX_META_BYTES
 
 PROTOCOL: Final = 1
 NONCE_BYTES: Final = 32
@@ -35,6 +42,7 @@ class Hello:
     nonce: bytes
     window_bytes: int
     eager_bytes: int
+    max_meta_bytes: int
     max_body_bytes: int
     has_token: bool
     raw: bytes
@@ -49,6 +57,7 @@ def make_hello(config: SessionConfig, nonce: bytes) -> Hello:
         "nonce": nonce.hex(),
         "window": config.window_bytes,
         "eager": config.eager_bytes,
+        "max_meta": config.max_meta_bytes,
         "max_body": config.max_body_bytes,
         "token": config.token is not None,
     }
@@ -60,14 +69,17 @@ def parse_hello(raw: bytes) -> Hello:
     try:
         fields: Mapping[str, Any] = json.loads(raw)
         protocol = fields["protocol"]
+        if type(protocol) is not int:
+            raise ValueError("protocol")
         if protocol != PROTOCOL:
-            raise Refused(f"protocol {protocol!r}, we speak {PROTOCOL}")
+            raise Refused(f"protocol {protocol!r:.20}, we speak {PROTOCOL}")
         hello = Hello(
             node_id=_text(fields["node"]),
             incarnation=_text(fields["incarnation"]),
             nonce=bytes.fromhex(fields["nonce"]),
             window_bytes=_size(fields["window"]),
             eager_bytes=_size(fields["eager"]),
+            max_meta_bytes=_size(fields["max_meta"]),
             max_body_bytes=_size(fields["max_body"]),
             has_token=fields["token"] is True,
             raw=raw,
@@ -76,6 +88,10 @@ def parse_hello(raw: bytes) -> Hello:
         raise RemoteProtocol(f"no introduction: {type(error).__name__}") from None
     if len(hello.nonce) != NONCE_BYTES:
         raise RemoteProtocol("no introduction: nonce")
+    if hello.max_meta_bytes > MAX_META_BYTES:
+        raise RemoteProtocol("no introduction: meta")
+    if not least_window(hello.eager_bytes) <= hello.window_bytes <= MAX_WINDOW_BYTES:
+        raise RemoteProtocol("no introduction: window")
     return hello
 
 
@@ -102,12 +118,15 @@ def check_proof(expected: bytes, given: bytes) -> None:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 256:
+    # What is printable has no half of a surrogate pair either: it can be encoded and logged.
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_LENGTH:
+        raise ValueError("text")
+    if not value.isprintable():
         raise ValueError("text")
     return value
 
 
 def _size(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 62:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < MAX_SIZE:
         raise ValueError("size")
     return value

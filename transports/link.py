@@ -5,17 +5,21 @@ Knows nothing of: any one transport.
 Tasks:   one reads, one writes control frames, one watches for silence; `run` holds them together.
          Reading never waits for writing: it leaves control frames to their writer, and those are
          answers, one for each frame of the peer's, or merged.
-Ending:  the first reason counts. After it, everything that waits or comes later raises it.
+Ending:  the first reason counts. After it, everything that waits or comes later raises it; only
+         after the peer's BYE can messages that came before still be received. A side that has
+         called `close` gets LocalMisuse for whatever else it asks of the link.
+Bugs:    an error of ours that no one foresaw ends this link, and `run` raises it.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NoReturn
 
 from transports.api import Buffer, Head, Link, Peer, Placer, Read, Region, Span
 from transports.buffers import as_views, copy, crc, cut, total
+from transports.control import Control
 from transports.errors import (
     BodyRefused,
     LocalMisuse,
@@ -23,23 +27,19 @@ from transports.errors import (
     PeerLost,
     RemoteProtocol,
     TransportError,
+    Unsupported,
 )
 from transports.frame import Flag, Frame, Type, decode
-from transports.session import Session, cost
+from transports.pending import Landing, Offered
+from transports.session import MAX_REGIONS, Session, cost
 from transports.wire import RemoteRegion, Wire
+
+#: Frames that a user waits for; all others are the link's own.
+_OF_USERS = frozenset({Type.MESSAGE, Type.OFFER, Type.BODY})
 
 
 class _Over(Exception):
     """The link has ended."""
-
-
-class _Landing:
-    """Where a body that was asked for goes, and who waits for it."""
-
-    def __init__(self, views: list[memoryview]) -> None:
-        self.views = views
-        #: True: all landed. False: the peer withdrew it.
-        self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
 
 class WireLink(Link):
@@ -62,12 +62,9 @@ class WireLink(Link):
         self._inbox: deque[tuple[Frame, bytearray]] = deque()
         self._arrived = asyncio.Event()
         self._credit_came = asyncio.Event()
-        self._verdict: asyncio.Future[bool] | None = None
-        self._landing: _Landing | None = None
-        self._control: deque[tuple[Type, int]] = deque()
-        self._control_due = asyncio.Event()
-        self._grant = 0
-        self._ping_due = self._pong_due = False
+        self._offered: Offered | None = None
+        self._landing: Landing | None = None
+        self._control = Control(session)
         self._shared: dict[Region, int] = {}
         self._regions: dict[int, RemoteRegion] = {}
 
@@ -87,7 +84,7 @@ class WireLink(Link):
             if small:
                 crc_ = self._crc(views)
                 await self._write(
-                    Type.MESSAGE, kind=kind, meta=meta, views=views, body_crc=crc_, price=True
+                    Type.MESSAGE, kind=kind, meta=meta, views=views, body_crc=crc_, paid=True
                 )
             else:
                 await self._send_large(kind, meta, size, views)
@@ -97,26 +94,27 @@ class WireLink(Link):
     def _check_message(self, kind: int, meta: bytes, size: int) -> None:
         if not isinstance(kind, int) or not 0 <= kind <= 255:
             raise LocalMisuse(f"kind {kind!r} is not within 0 .. 255")
-        if not isinstance(meta, bytes) or len(meta) > self._config.max_meta_bytes:
-            raise LocalMisuse(f"meta is bytes, at most {self._config.max_meta_bytes}")
+        if not isinstance(meta, bytes) or len(meta) > self._session.max_meta_bytes:
+            raise LocalMisuse(f"meta is bytes, at most {self._session.max_meta_bytes}")
         if size > self._session.max_body_bytes:
             raise LocalMisuse(f"a body of {size} bytes, at most {self._session.max_body_bytes}")
         self._check_open()
 
     async def _send_large(self, kind: int, meta: bytes, size: int, views: list[memoryview]) -> None:
         """Offer the body, wait until it is asked for, send it part by part."""
-        offer = self._session.offer()
-        verdict = self._verdict = asyncio.get_running_loop().create_future()
+        offered = self._offered = Offered(self._session.offer())
+        offer = offered.offer
         try:
-            await self._write(Type.OFFER, kind=kind, argument=offer, meta=meta, announced=size)
+            await self._write(
+                Type.OFFER, kind=kind, argument=offer, meta=meta, announced=size, paid=True
+            )
             try:
-                accepted = await verdict
+                accepted = await offered.result
             except asyncio.CancelledError:
-                self._session.withdraw(offer)
-                self._say(Type.WITHDRAW, offer)
+                self._control.say(Type.WITHDRAW, offer)
                 raise
         finally:
-            self._verdict = None
+            self._offered = None
         if not accepted:
             raise BodyRefused(f"{self.peer.node_id} refused a body of {size} bytes")
         try:
@@ -134,7 +132,8 @@ class WireLink(Link):
         while not self._session.pay(meta_bytes, small_body_bytes):
             self._credit_came.clear()
             await self._credit_came.wait()
-            self._check_open()
+            self._check_alive()
+            self._check_peer()
 
     async def _write(
         self,
@@ -146,20 +145,22 @@ class WireLink(Link):
         views: Sequence[memoryview] = (),
         announced: int | None = None,
         body_crc: int | None = None,
-        price: bool = False,
+        paid: bool = False,
     ) -> None:
         """Write one whole frame; cancelled in the middle of it, the link ends."""
         size = total(views)
         try:
             await self._writing.acquire()
         except asyncio.CancelledError:
-            if price:
+            if paid:
                 self._session.credit += cost(len(meta), size)
             raise
         try:
             self._check_alive()
-            if self._said_bye:
-                return  # nothing may follow it, and nobody waits for what would
+            if self._said_bye:  # nothing may follow it
+                if type_ in _OF_USERS:
+                    raise self._closed_by_peer()
+                return  # and nobody waits for what would
             self._said_bye = type_ is Type.BYE
             head = self._session.frame(
                 type_,
@@ -169,15 +170,22 @@ class WireLink(Link):
                 body_bytes=size if announced is None else announced,
                 body_crc=body_crc,
             )
-            await self._wire.send(head, views)
-        except asyncio.CancelledError:
-            self._end(PeerLost("a send was cancelled in mid-frame"))
-            raise
-        except PeerLost as error:
-            self._end(error)
-            self._raise_reason()
+            await self._put(head, views)
         finally:
             self._writing.release()
+
+    async def _put(self, head: bytes, views: Sequence[memoryview] = ()) -> None:
+        try:
+            await self._wire.send(head, views)
+        except asyncio.CancelledError:
+            self._break(PeerLost("a send was cancelled in mid-frame"))
+            raise
+        except TransportError as error:
+            self._break(error)
+            self._raise_reason()
+        except BaseException as bug:
+            self._end(PeerLost(f"a bug on this side: {bug!r}"))
+            raise
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -191,24 +199,26 @@ class WireLink(Link):
                 frame, small = await self._next_message()
                 head = Head(frame.kind, frame.meta, frame.body_bytes)
                 if frame.type is Type.MESSAGE:
-                    self._granting(cost(len(frame.meta), frame.body_bytes))
+                    self._control.took(cost(len(frame.meta), frame.body_bytes))
                     if small:
                         copy([memoryview(small)], self._targets(place, head))
                     return head
-                self._granting(cost(len(frame.meta), 0))
+                self._control.took(cost(len(frame.meta), 0))
                 if await self._land(frame.argument, head, place):
                     return head
         finally:
             self._receiving = False
 
     async def _next_message(self) -> tuple[Frame, bytearray]:
-        while not self._inbox:
-            if self._session.peer_said_bye:
-                raise PeerClosed(f"{self.peer.node_id} closed the link")
-            self._check_open()
+        while True:
+            self._check_mine()
+            if self._reason is not None and not isinstance(self._reason, PeerClosed):
+                self._raise_reason()
+            if self._inbox:
+                return self._inbox.popleft()
+            self._check_peer()
             self._arrived.clear()
             await self._arrived.wait()
-        return self._inbox.popleft()
 
     def _targets(self, place: Placer | None, head: Head) -> list[memoryview]:
         """Where a body should land. Raises: BodyRefused, LocalMisuse."""
@@ -225,43 +235,38 @@ class WireLink(Link):
             return False
         try:
             views = self._targets(place, head)
+            self._check_alive()  # `place` may have aborted the link
         except BaseException:
             self._session.refuse(offer)
-            self._say(Type.REFUSE, offer)
+            self._control.say(Type.REFUSE, offer)
             raise
-        landing = self._landing = _Landing(views)
+        landing = self._landing = Landing(offer, views)
         self._session.accept(offer)
-        self._say(Type.ACCEPT, offer)
+        self._control.say(Type.ACCEPT, offer)
         try:
-            return await landing.done
+            return await landing.result
         except asyncio.CancelledError:
             self._end(PeerLost("a receive was cancelled while a body was landing"))
             raise
         finally:
             self._landing = None
 
-    def _granting(self, price: int) -> None:
-        if grant := self._session.take(price):
-            self._grant += grant
-            self._control_due.set()
-
     # -- regions -------------------------------------------------------------------------------
 
     async def share(self, region: Region) -> int:
         """See `Link.share`."""
         self._check_open()
-        if region in self._shared:
-            return self._shared[region]
         async with self._writing:
-            self._check_alive()
+            if region in self._shared:
+                return self._shared[region]
+            if len(self._shared) == MAX_REGIONS:
+                raise LocalMisuse(f"{MAX_REGIONS} regions are shared on this link already")
+            self._check_open()
             description = self._wire.share(region)
-            number = self._shared[region] = len(self._shared) + 1
+            number = len(self._shared) + 1
             head = self._session.frame(Type.REGION, argument=number, meta=description)
-            try:
-                await self._wire.send(head)
-            except BaseException as error:
-                self._end(error if isinstance(error, PeerLost) else PeerLost("share cancelled"))
-                raise
+            await self._put(head)
+            self._shared[region] = number
         return number
 
     def read(self, region: int, spans: Sequence[Span], into: Sequence[Buffer]) -> Read:
@@ -288,10 +293,11 @@ class WireLink(Link):
 
     async def close(self) -> None:
         """See `Link.close`."""
-        if self._closing or self._reason is not None:
+        first, self._closing = not self._closing, True
+        if not first or self._reason is not None:
             await self._over.wait()
             return
-        self._closing = True
+        self._arrived.set()  # a receive that only waits has an end
         if self._landing is not None:
             self.abort()  # a body can't be given back
         try:
@@ -321,12 +327,19 @@ class WireLink(Link):
         self._wire.abort()
         self._arrived.set()
         self._credit_came.set()
-        self._control_due.set()
-        landed = self._landing.done if self._landing is not None else None
-        for waiting in (self._verdict, landed):
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(self._copy_of_reason())
-                waiting.exception()  # whoever waits gets it; if nobody does, nothing is logged
+        self._control.due.set()
+        if self._offered is not None:
+            self._offered.fail(self._copy_of_reason())
+        if self._landing is not None:
+            self._landing.fail(self._copy_of_reason())
+
+    def _break(self, error: TransportError) -> None:
+        """End the link because of `error`; after the peer's BYE a lost wire is no loss."""
+        said = self._session.peer_said_bye and isinstance(error, PeerLost)
+        self._end(self._closed_by_peer() if said else error)
+
+    def _closed_by_peer(self) -> PeerClosed:
+        return PeerClosed(f"{self.peer.node_id} closed the link")
 
     def _copy_of_reason(self) -> TransportError:
         """A new object each time: exceptions collect the places where they are raised."""
@@ -340,36 +353,47 @@ class WireLink(Link):
         if self._reason is not None:
             self._raise_reason()
 
-    def _check_open(self) -> None:
+    def _check_mine(self) -> None:
         if self._closing:
             raise LocalMisuse("this side has closed the link")
-        self._check_alive()
+
+    def _check_peer(self) -> None:
         if self._session.peer_said_bye:
-            raise PeerClosed(f"{self.peer.node_id} closed the link")
+            raise self._closed_by_peer()
+
+    def _check_open(self) -> None:
+        self._check_mine()
+        self._check_alive()
+        self._check_peer()
 
     # -- tasks ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Carry the link until it ends. Never raises but when it is cancelled."""
+        """Carry the link until it ends; `finish` must follow. Raises: what is a bug of ours."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._until_over(self._read()))
-                group.create_task(self._until_over(self._write_control()))
-                group.create_task(self._until_over(self._watch()))
+                for work in (self._read, self._write_control, self._watch):
+                    group.create_task(self._until_over(work))
         except* _Over:
             pass
-        finally:
-            self._end(PeerLost("the transport was closed"))
-            for remote in self._regions.values():
-                remote.close()
-            self._over.set()
 
-    async def _until_over(self, work: Coroutine[None, None, None]) -> None:
+    def finish(self) -> None:
+        """`run` is over, or was cancelled before it began: whoever waits for the end may go on."""
+        self._end(PeerLost("the transport was closed"))
+        for remote in self._regions.values():
+            remote.close()
+        self._shared.clear()
+        self._over.set()
+
+    async def _until_over(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run one task; when it ends, in whatever way, the link does and so do the others."""
         try:
-            await work
+            await work()
         except TransportError as error:
-            self._end(error)
+            self._break(error)
+        except Exception as bug:
+            self._end(PeerLost(f"a bug on this side: {bug!r}"))
+            raise
         raise _Over
 
     async def _read(self) -> None:
@@ -379,6 +403,7 @@ class WireLink(Link):
         await self._leave()
 
     async def _take(self, frame: Frame) -> None:
+        self._check_alive()  # it may have ended while this frame was on its way to us
         match frame.type:
             case Type.MESSAGE | Type.OFFER:
                 size = frame.body_bytes if frame.type is Type.MESSAGE else 0
@@ -393,38 +418,41 @@ class WireLink(Link):
             case Type.BODY:
                 await self._take_body(frame)
             case Type.ACCEPT | Type.REFUSE:
-                if self._verdict is not None and not self._verdict.done():
-                    self._verdict.set_result(frame.type is Type.ACCEPT)
+                offered = self._offered
+                if offered is not None and offered.offer == frame.argument:
+                    offered.settle(frame.type is Type.ACCEPT)
             case Type.WITHDRAW:
                 landing = self._landing
-                if landing is not None and self._session.landing is None:
-                    landing.done.set_result(False)
+                if landing is not None and landing.offer == frame.argument:
+                    landing.settle(False)
             case Type.CREDIT:
                 self._credit_came.set()
             case Type.PING:
-                self._pong_due = True
-                self._control_due.set()
+                self._control.pong()
             case Type.REGION:
-                self._regions[frame.argument] = self._wire.attach(frame.meta)
+                self._regions[frame.argument] = self._attach(frame.meta)
             case Type.BYE:
                 self._arrived.set()
                 self._credit_came.set()
+                if self._landing is not None:
+                    self._landing.settle(False)
             case _:
                 pass  # PONG: that it came is enough; others don't get through the session
 
     async def _take_body(self, frame: Frame) -> None:
         landing = self._landing
         assert landing is not None, "the session lets no other body through"
-        part, rest = next(cut(landing.views, frame.body_bytes)), []
-        taken = frame.body_bytes
-        for view in landing.views:
-            rest += [view[taken:]] if taken < len(view) else []
-            taken = max(0, taken - len(view))
-        landing.views = rest
+        part = landing.left.take(frame.body_bytes)
         await self._wire.recv_body(part)
         self._check_crc(frame, part)
-        if self._session.landed(frame.body_bytes) and not landing.done.done():
-            landing.done.set_result(True)
+        if self._session.landed(frame.body_bytes):
+            landing.settle(True)
+
+    def _attach(self, description: bytes) -> RemoteRegion:
+        try:
+            return self._wire.attach(description)
+        except Unsupported as error:
+            raise RemoteProtocol(f"a region where there can be none: {error}") from None
 
     def _check_crc(self, frame: Frame, views: Sequence[memoryview]) -> None:
         if Flag.BODY_CRC in frame.flags and crc(views) != frame.body_crc:
@@ -432,36 +460,20 @@ class WireLink(Link):
 
     async def _leave(self) -> None:
         """The peer said bye: so do we, unless we began it, and the link is over."""
-        if self._verdict is not None and not self._verdict.done():
-            self._verdict.set_exception(PeerClosed(f"{self.peer.node_id} closed the link"))
+        if self._offered is not None:
+            self._offered.fail(self._closed_by_peer())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.close_s):
                 await self._write(Type.BYE)
                 await self._wire.close()
-        raise PeerClosed(f"{self.peer.node_id} closed the link")
+        raise self._closed_by_peer()
 
     async def _write_control(self) -> None:
         while True:
-            await self._control_due.wait()
-            self._control_due.clear()
-            while (due := self._next_control()) is not None:
+            await self._control.due.wait()
+            self._control.due.clear()
+            while (due := self._control.next()) is not None:
                 await self._write(due[0], argument=due[1])
-
-    def _next_control(self) -> tuple[Type, int] | None:
-        if self._pong_due:
-            self._pong_due = False
-            return Type.PONG, 0
-        if self._grant:
-            grant, self._grant = self._grant, 0
-            return Type.CREDIT, grant
-        if self._ping_due:
-            self._ping_due = False
-            return Type.PING, 0
-        return self._control.popleft() if self._control else None
-
-    def _say(self, type_: Type, argument: int = 0) -> None:
-        self._control.append((type_, argument))
-        self._control_due.set()
 
     async def _watch(self) -> None:
         """End the link after too long a silence.
@@ -476,6 +488,5 @@ class WireLink(Link):
             silent = silent + 1 if self._wire.received_bytes == seen else 0
             seen = self._wire.received_bytes
             if silent and not self._closing:
-                self._ping_due = True
-                self._control_due.set()
+                self._control.ping()
         raise PeerLost(f"{self.peer.node_id} has been silent for {self._config.lost_after_s} s")

@@ -1,7 +1,7 @@
 """Links within one process: the reference that all other transports are measured by.
 
 Owns:   the addresses that are bound in this process.
-Knows nothing of: sockets.
+Knows nothing of: sockets, threads: both ends of a link are in one event loop.
 Regions: plain memory; a one-sided read is a copy.
 """
 
@@ -13,7 +13,6 @@ from transports.address import Address
 from transports.api import Capabilities, Read, Region, Span
 from transports.base import Bound, OnWire, WireTransport
 from transports.buffers import copy, total
-from transports.config import SessionConfig
 from transports.copying import CopyRead
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
 from transports.wire import RemoteRegion, Wire
@@ -27,6 +26,7 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.heads: deque[bytes] = deque()
+        self.waiting_bytes = 0
         self.body: Sequence[memoryview] | None = None
         self.broken = self.ended = False
         self.changed = asyncio.Event()
@@ -38,6 +38,13 @@ class _Pipe:
     def check(self) -> None:
         if self.broken:
             raise PeerLost("the link broke")
+
+    def break_off(self) -> None:
+        """Nothing more passes, and nothing of the sender's is held."""
+        self.broken = True
+        self.heads.clear()
+        self.body = None
+        self.changed.set()
 
 
 class MemoryWire(Wire):
@@ -54,12 +61,13 @@ class MemoryWire(Wire):
     async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
         """See `Wire.send`; with a body it returns when the other side has copied it."""
         pipe = self._out
-        while sum(map(len, pipe.heads)) > _PIPE_BYTES and not pipe.broken:
+        while pipe.waiting_bytes > _PIPE_BYTES and not pipe.broken:
             await pipe.until_changed()
         pipe.check()
         if pipe.ended:
             raise LocalMisuse("this direction has ended")
         pipe.heads.append(head)
+        pipe.waiting_bytes += len(head)
         pipe.body = body if total(body) else None
         pipe.changed.set()
         while pipe.body is not None and not pipe.broken:
@@ -76,6 +84,7 @@ class MemoryWire(Wire):
             await pipe.until_changed()
         pipe.check()
         head = pipe.heads.popleft()
+        pipe.waiting_bytes -= len(head)
         pipe.changed.set()
         self.received_bytes += len(head)
         return head
@@ -97,9 +106,8 @@ class MemoryWire(Wire):
 
     def abort(self) -> None:
         """See `Wire.abort`."""
-        for pipe in (self._out, self._in):
-            pipe.broken = True
-            pipe.changed.set()
+        self._out.break_off()
+        self._in.break_off()
 
     async def close(self) -> None:
         """See `Wire.close`."""
@@ -165,7 +173,7 @@ class _SharedRegion(RemoteRegion):
         self._region = None
 
 
-_bound: dict[str, OnWire] = {}
+_bound: dict[str, tuple[asyncio.AbstractEventLoop, OnWire]] = {}
 
 
 class MemoryTransport(WireTransport):
@@ -174,16 +182,16 @@ class MemoryTransport(WireTransport):
     scheme = "memory"
     capabilities = MemoryWire.capabilities
 
-    def __init__(self, config: SessionConfig) -> None:
-        super().__init__(config)
-
     async def dial(self, address: Address) -> Wire:
         """See `WireTransport.dial`."""
         if address.host not in _bound:
             raise Unreachable(f"nobody listens at {address}")
+        loop, on_wire = _bound[address.host]
+        if loop is not asyncio.get_running_loop():
+            raise Unreachable(f"{address} is in another event loop")
         there, back = _Pipe(), _Pipe()
         shelf: dict[int, Region] = {}
-        _bound[address.host](MemoryWire(back, there, f"{address}#dialled", shelf))
+        on_wire(MemoryWire(back, there, f"{address}#dialled", shelf))
         return MemoryWire(there, back, str(address), shelf)
 
     async def bind(self, address: Address, on_wire: OnWire) -> Bound:
@@ -192,7 +200,7 @@ class MemoryTransport(WireTransport):
             raise LocalMisuse(f"{address} lacks a name, or has more than that")
         if address.host in _bound:
             raise Unreachable(f"{address} is in use")
-        _bound[address.host] = on_wire
+        _bound[address.host] = asyncio.get_running_loop(), on_wire
 
         def unbind() -> None:
             _bound.pop(address.host, None)

@@ -8,7 +8,7 @@ import importlib
 from transports.address import parse
 from transports.api import Transport
 from transports.config import SessionConfig
-from transports.errors import LocalMisuse
+from transports.errors import LocalMisuse, Unsupported
 
 #: Where each scheme's transport is.
 TRANSPORTS = {
@@ -28,5 +28,9 @@ def make_transport(address: str, config: SessionConfig) -> Transport:
     if scheme not in TRANSPORTS:
         raise LocalMisuse(f"no transport {scheme!r}; there are {', '.join(TRANSPORTS)}")
     module, name = TRANSPORTS[scheme]
-    transport: Transport = getattr(importlib.import_module(module), name)(config)
+    try:
+        made = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise Unsupported(f"{scheme} isn't there on this machine: {error}") from error
+    transport: Transport = made(config)
     return transport

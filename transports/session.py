@@ -11,11 +11,10 @@ nothing, since they come only when asked for. All other frames are answers to th
 each, or are merged, so they need no credit.
 """
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from transports.config import SessionConfig
+from transports.config import MAX_WINDOW_BYTES, SessionConfig
 from transports.errors import RemoteProtocol
 from transports.frame import Flag, Frame, Type
 
@@ -46,7 +45,8 @@ class Session:
     """State of one open link, on one side."""
 
     config: SessionConfig
-    #: Largest body that both sides take.
+    #: Largest meta and largest body that both sides take.
+    max_meta_bytes: int
     max_body_bytes: int
     #: Largest body that travels with its message.
     eager_bytes: int
@@ -55,10 +55,8 @@ class Session:
     next_number_out: int = 0
     next_number_in: int = 0
     next_offer: int = 1
-    #: Offers of ours that wait for a verdict.
-    offered: set[int] = field(default_factory=set)
-    #: Offers of ours that we have withdrawn; a verdict may still be under way.
-    withdrawn: deque[int] = field(default_factory=deque)
+    #: The peer decides in order; a verdict on an offer that we have withdrawn may be under way.
+    last_verdict_in: int = 0
     #: The peer's offers that our user hasn't decided on, with the size of the body.
     undecided: dict[int, int] = field(default_factory=dict)
     landing: Landing | None = None
@@ -101,27 +99,26 @@ class Session:
     def offer(self) -> int:
         """A number for a body that waits to be asked for."""
         number, self.next_offer = self.next_offer, self.next_offer + 1
-        self.offered.add(number)
         return number
-
-    def withdraw(self, offer: int) -> None:
-        """Our offer is void."""
-        self.offered.discard(offer)
-        self.withdrawn.append(offer)
 
     def accept(self, offer: int) -> None:
         """Ask for the body of an offer of the peer's."""
+        assert self.landing is None, "one receiver, one body at a time"
         self.landing = Landing(offer, self.undecided.pop(offer))
 
     def refuse(self, offer: int) -> None:
         """Do without the body of an offer of the peer's."""
         self.undecided.pop(offer, None)
 
-    def take(self, price: int) -> int:
-        """Our user took a message that cost `price`; what to grant now, mostly 0."""
+    def take(self, price: int) -> bool:
+        """Our user took a message that cost `price`; True if it is time to grant."""
         self.taken += price
-        if self.taken < self.config.window_bytes // 4:
-            return 0
+        return self.taken >= self.config.window_bytes // 4
+
+    def grant(self) -> int:
+        """All that was taken may come again; call it only when the peer can be told now, or one
+        that sends and never reads would be granted without end.
+        """
         grant, self.taken = self.taken, 0
         self.granted += grant
         return grant
@@ -147,7 +144,7 @@ class Session:
             raise RemoteProtocol(f"{frame.type.name} with a body")
 
     def _on_message(self, frame: Frame) -> None:
-        if frame.body_bytes > self.config.eager_bytes:
+        if frame.body_bytes > min(self.config.eager_bytes, self.config.max_body_bytes):
             raise RemoteProtocol(f"a small message with {frame.body_bytes} bytes")
         self._charge(len(frame.meta), frame.body_bytes)
 
@@ -177,12 +174,9 @@ class Session:
 
     def _on_verdict(self, frame: Frame) -> None:
         self._on_other(frame)
-        while self.withdrawn and self.withdrawn[0] < frame.argument:
-            self.withdrawn.popleft()
-        if frame.argument in self.offered:
-            self.offered.discard(frame.argument)
-        elif frame.argument not in self.withdrawn:
+        if not self.last_verdict_in < frame.argument < self.next_offer:
             raise RemoteProtocol(f"{frame.type.name} of offer {frame.argument}, which isn't open")
+        self.last_verdict_in = frame.argument
 
     _on_accept = _on_verdict
     _on_refuse = _on_verdict
@@ -205,7 +199,7 @@ class Session:
 
     def _on_credit(self, frame: Frame) -> None:
         self._on_other(frame)
-        if not 0 < frame.argument <= 1 << 40 or self.credit + frame.argument > 1 << 40:
+        if not 0 < frame.argument <= MAX_WINDOW_BYTES - self.credit:
             raise RemoteProtocol(f"credit of {frame.argument} bytes")
         self.credit += frame.argument
 
@@ -217,4 +211,9 @@ class Session:
 
     def _on_bye(self, frame: Frame) -> None:
         self._on_other(frame)
+        if self.landing is not None and self.landing.landed:
+            raise RemoteProtocol("BYE when part of a body had come")
+        # What the peer had offered and not begun to send is void.
+        self.landing = None
+        self.undecided.clear()
         self.peer_said_bye = True
