@@ -62,6 +62,11 @@ class Wire(ABC):
     async def quiet(self) -> None:
         """After `abort`: return when no byte can land in a buffer that was named to it."""
 
+    async def trusted(self) -> None:  # noqa: B027 (most have nothing to do here)
+        """The handshake has passed: do now what isn't done with strangers; both sides are called
+        before any other frame. Raises: PeerLost, RemoteProtocol.
+        """
+
     def share(self, region: Region) -> bytes:
         """What the peer needs to read `region`. Raises: Unsupported."""
         raise self.no_reads()
