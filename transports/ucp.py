@@ -1,0 +1,262 @@
+"""The few calls of libucp that the UCX transport makes, typed, and what their statuses mean.
+
+Owns:   nothing; handles are plain integers that their makers give back.
+Knows nothing of: wires, asyncio, when a call is right.
+Calls keep the GIL (`PyDLL`): each lasts a microsecond or copies a piece, and a thread that gives
+the GIL away for every such call waits milliseconds to get it back while others compute.
+Source: ucp/api/ucp.h of UCX 1.21; structures there only grow at their ends.
+"""
+
+import ctypes
+import functools
+import os
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from enum import IntEnum
+from typing import Any, ClassVar, Final, TypeAlias
+
+from transports.errors import PeerLost, RemoteProtocol, TransportError, Unsupported
+
+INSTALL: Final = "ucx:// needs the package ucxx: pip install ucxx-cu12 (or ucxx-cu13)"
+
+#: Bits of `op_attr_mask`.
+FIELD_DATATYPE: Final = 1 << 3
+FIELD_FLAGS: Final = 1 << 4
+FIELD_MEMORY_TYPE: Final = 1 << 6
+NO_IMMEDIATE_COMPLETION: Final = 1 << 16
+#: Datatypes.
+CONTIGUOUS: Final = 1 << 3
+IOV: Final = 2
+#: Memory types.
+HOST: Final = 0
+CUDA: Final = 1
+
+_CLOSE_FORCE: Final = 1
+_FULL_MASK: Final = (1 << 64) - 1
+#: Results from here on are negated statuses, below are requests.
+_FIRST_ERROR: Final = (1 << 64) - 100
+
+
+class Status(IntEnum):
+    """What UCX answers; the names are its own."""
+
+    OK = 0
+    INPROGRESS = 1
+    NO_MESSAGE = -1
+    NO_RESOURCE = -2
+    IO_ERROR = -3
+    NO_MEMORY = -4
+    INVALID_PARAM = -5
+    UNREACHABLE = -6
+    INVALID_ADDR = -7
+    NOT_IMPLEMENTED = -8
+    MESSAGE_TRUNCATED = -9
+    NO_PROGRESS = -10
+    BUFFER_TOO_SMALL = -11
+    NO_ELEM = -12
+    SOME_CONNECTS_FAILED = -13
+    NO_DEVICE = -14
+    BUSY = -15
+    CANCELED = -16
+    SHMEM_SEGMENT = -17
+    ALREADY_EXISTS = -18
+    OUT_OF_RANGE = -19
+    TIMED_OUT = -20
+    EXCEEDS_LIMIT = -21
+    UNSUPPORTED = -22
+    REJECTED = -23
+    NOT_CONNECTED = -24
+    CONNECTION_RESET = -25
+    ENDPOINT_TIMEOUT = -80
+
+
+def name_of(status: int) -> str:
+    """UCX's name of a status."""
+    try:
+        return f"UCS_ERR_{Status(status).name}" if status < 0 else f"UCS_{Status(status).name}"
+    except ValueError:
+        return f"UCS status {status}"
+
+
+def error_of(status: int, what: str) -> TransportError:
+    """Our error for a failed call.
+
+    >>> error_of(-25, "get")
+    PeerLost('get: UCS_ERR_CONNECTION_RESET')
+    """
+    text = f"{what}: {name_of(status)}"
+    if status == Status.MESSAGE_TRUNCATED:
+        return RemoteProtocol(text)
+    if status in (Status.UNSUPPORTED, Status.NOT_IMPLEMENTED, Status.NO_DEVICE):
+        return Unsupported(text)
+    return PeerLost(text)
+
+
+class RequestParam(Structure):
+    """ucp_request_param_t."""
+
+    _fields_: ClassVar = [
+        ("op_attr_mask", c_uint32),
+        ("flags", c_uint32),
+        ("request", c_void_p),
+        ("cb", c_void_p),
+        ("datatype", c_uint64),
+        ("user_data", c_void_p),
+        ("reply_buffer", c_void_p),
+        ("memory_type", c_int),
+        ("recv_info", c_void_p),
+        ("memh", c_void_p),
+    ]
+
+
+class TagRecvInfo(Structure):
+    """ucp_tag_recv_info_t."""
+
+    _fields_: ClassVar = [("sender_tag", c_uint64), ("length", c_size_t)]
+
+
+class MemMapParams(Structure):
+    """ucp_mem_map_params_t."""
+
+    _fields_: ClassVar = [
+        ("field_mask", c_uint64),
+        ("address", c_void_p),
+        ("length", c_size_t),
+        ("flags", c_uint32),
+        ("prot", c_uint32),
+        ("memory_type", c_int),
+        ("exported_memh_buffer", c_void_p),
+    ]
+
+
+class WorkerParams(Structure):
+    """ucp_worker_params_t, as far as it is used."""
+
+    _fields_: ClassVar = [("field_mask", c_uint64), ("thread_mode", c_int), ("rest", c_char * 256)]
+
+
+ErrorCallback = CFUNCTYPE(None, c_void_p, c_void_p, c_int)
+
+
+class EpParams(Structure):
+    """ucp_ep_params_t, as far as it is used."""
+
+    _fields_: ClassVar = [
+        ("field_mask", c_uint64),
+        ("address", c_char_p),
+        ("err_mode", c_int),
+        ("err_cb", ErrorCallback),
+        ("err_arg", c_void_p),
+        ("rest", c_char * 128),
+    ]
+
+
+class TransportEntry(Structure):
+    """ucp_transport_entry_t."""
+
+    _fields_: ClassVar = [("transport", c_char_p), ("device", c_char_p)]
+
+
+class EpAttr(Structure):
+    """ucp_ep_attr_t."""
+
+    _fields_: ClassVar = [
+        ("field_mask", c_uint64),
+        ("name", c_char * 32),
+        ("local_sockaddr", c_uint64 * 16),
+        ("remote_sockaddr", c_uint64 * 16),
+        ("entries", POINTER(TransportEntry)),
+        ("num_entries", c_uint32),
+        ("entry_size", c_size_t),
+        ("user_data", c_void_p),
+    ]
+
+
+#: result, arguments
+_Signature: TypeAlias = tuple[Any, list[Any]]
+_HANDLE: Final = c_void_p
+_PARAM: Final = POINTER(RequestParam)
+_SIGNATURES: Final[dict[str, _Signature]] = {
+    "ucp_worker_create": (c_int, [_HANDLE, POINTER(WorkerParams), POINTER(_HANDLE)]),
+    "ucp_worker_destroy": (None, [_HANDLE]),
+    "ucp_worker_get_address": (c_int, [_HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
+    "ucp_worker_release_address": (None, [_HANDLE, _HANDLE]),
+    "ucp_worker_get_efd": (c_int, [_HANDLE, POINTER(c_int)]),
+    "ucp_worker_arm": (c_int, [_HANDLE]),
+    "ucp_worker_progress": (c_uint32, [_HANDLE]),
+    "ucp_ep_create": (c_int, [_HANDLE, POINTER(EpParams), POINTER(_HANDLE)]),
+    "ucp_ep_close_nbx": (_HANDLE, [_HANDLE, _PARAM]),
+    "ucp_ep_flush_nbx": (_HANDLE, [_HANDLE, _PARAM]),
+    "ucp_ep_query": (c_int, [_HANDLE, POINTER(EpAttr)]),
+    "ucp_tag_send_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _PARAM]),
+    "ucp_tag_recv_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, c_uint64, _PARAM]),
+    "ucp_get_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _HANDLE, _PARAM]),
+    "ucp_request_check_status": (c_int, [_HANDLE]),
+    "ucp_tag_recv_request_test": (c_int, [_HANDLE, POINTER(TagRecvInfo)]),
+    "ucp_request_cancel": (None, [_HANDLE, _HANDLE]),
+    "ucp_request_free": (None, [_HANDLE]),
+    "ucp_mem_map": (c_int, [_HANDLE, POINTER(MemMapParams), POINTER(_HANDLE)]),
+    "ucp_mem_unmap": (c_int, [_HANDLE, _HANDLE]),
+    "ucp_rkey_pack": (c_int, [_HANDLE, _HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
+    "ucp_rkey_buffer_release": (None, [_HANDLE]),
+    "ucp_ep_rkey_unpack": (c_int, [_HANDLE, c_char_p, POINTER(_HANDLE)]),
+    "ucp_rkey_destroy": (None, [_HANDLE]),
+}
+
+
+@functools.cache
+def library() -> Any:
+    """The libucp that ucxx has loaded. Raises: Unsupported."""
+    # UCX reads this when it is loaded, and prints a line about a variable that ucxx sets later.
+    quieten = "UCX_WARN_UNUSED_ENV_VARS" not in os.environ
+    if quieten:
+        os.environ["UCX_WARN_UNUSED_ENV_VARS"] = "n"
+    try:
+        import ucxx._lib.libucxx  # noqa: F401
+    except ImportError as error:
+        raise Unsupported(f"{INSTALL} ({error})") from None
+    finally:
+        if quieten:
+            del os.environ["UCX_WARN_UNUSED_ENV_VARS"]
+    try:
+        # By soname and only if it is loaded: a second copy would not know ucxx's handles.
+        loaded = ctypes.PyDLL("libucp.so.0", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError as error:
+        raise Unsupported(f"ucxx has loaded no libucp.so.0: {error}") from None
+    for name, (result, arguments) in _SIGNATURES.items():
+        call = getattr(loaded, name)
+        call.restype, call.argtypes = result, arguments
+    return loaded
+
+
+def request_of(result: int | None) -> int:
+    """The request that a call began, 0 if it is done already. Raises: what the status says."""
+    if not result:
+        return 0
+    if result >= _FIRST_ERROR:
+        raise error_of(result - (1 << 64), "post")
+    return result
+
+
+def check(status: int, what: str) -> None:
+    """Raises: what the status says, unless it is OK."""
+    if status != Status.OK:
+        raise error_of(status, what)
+
+
+def force_close_param() -> RequestParam:
+    """Close now, whatever is under way."""
+    return RequestParam(op_attr_mask=FIELD_FLAGS, flags=_CLOSE_FORCE)
+
+
+FULL_MASK: Final = _FULL_MASK

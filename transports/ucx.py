@@ -1,0 +1,290 @@
+"""Links over UCX: what the fastest path between two processes is, UCX finds out.
+
+Owns:   per transport one UCX context; per link a worker with its endpoint, and a socket.
+Knows nothing of: blocks; how a worker is progressed (`ucx_worker`).
+Heads:  small tagged messages. Bodies: tagged lists of pieces, straight from and into the buffers.
+Tags:   high 48 bits a number that the receiver drew for this link, low 16 bits head or body; they
+        are matched in full, on a worker that serves this link alone.
+Source: the verbs and settings were chosen by measuring them, see the benchmarks.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import struct
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from transports.address import Address
+from transports.api import Capabilities, Region
+from transports.base import Bound, OnWire, WireTransport
+from transports.config import SessionConfig
+from transports.errors import (
+    LocalMisuse,
+    PeerLost,
+    RemoteProtocol,
+    TransportError,
+    Unreachable,
+)
+from transports.frame import HEAD_BYTES, MAX_META_BYTES
+from transports.ucx_bootstrap import Bootstrap
+from transports.ucx_context import Context
+from transports.ucx_memory import Piece, pieces
+from transports.ucx_operation import Flush, Receive, Send
+from transports.ucx_region import RemoteUcxRegion, UcxRegion
+from transports.ucx_worker import Worker
+from transports.wire import RemoteRegion, Wire
+
+logger = logging.getLogger(__name__)
+
+#: version, tag under which we receive, boot id of our machine; the worker's address follows.
+_INTRODUCTION = struct.Struct("<BQ36s")
+_VERSION: Final = 1
+_MAX_ADDRESS_BYTES: Final = 32 << 10
+_HEAD, _BODY = 0, 1
+#: The first thing that is said over UCX, both ways: the lanes work.
+_GREETING: Final = b"ucx works"
+#: After a goodbye: what was flushed has long arrived by then.
+_LINGER_S: Final = 1.0
+
+
+class UcxWire(Wire):
+    """One side of a link."""
+
+    capabilities = Capabilities(one_sided_reads=True)
+
+    def __init__(self, context: Context, bootstrap: Bootstrap, address: str) -> None:
+        self.peer_address = address
+        #: Transport and device of each lane in use, once there are any.
+        self.lanes: list[str] = []
+        #: Why the lanes aren't what one would expect between these two; empty if they are.
+        self.concern = ""
+        self._context = context
+        self._bootstrap = bootstrap
+        self._worker: Worker | None = None
+        self._error: TransportError | None = None
+        self._tag_in = self._tag_out = 0
+        self._head = bytearray(HEAD_BYTES + MAX_META_BYTES)
+        self._linger: asyncio.TimerHandle | None = None
+        bootstrap.on_end = self._on_hung_up
+
+    # -- becoming a link -----------------------------------------------------------------------
+
+    async def trusted(self) -> None:
+        """See `Wire.trusted`: bring up UCX, and let it show that it works in both directions."""
+        self._check()
+        worker = self._worker = Worker(self._context.handle, self._break)
+        self._tag_in = secrets.randbits(48) << 16
+        ours = _INTRODUCTION.pack(_VERSION, self._tag_in, _boot_id())
+        self._bootstrap.send(ours + worker.address())
+        theirs = await self._bootstrap.receive()
+        if not _INTRODUCTION.size < len(theirs) <= _INTRODUCTION.size + _MAX_ADDRESS_BYTES:
+            raise RemoteProtocol(f"an introduction of {len(theirs)} bytes")
+        version, self._tag_out, boot_id = _INTRODUCTION.unpack_from(theirs)
+        if version != _VERSION:
+            raise RemoteProtocol(f"introduction of version {version}, we speak {_VERSION}")
+        worker.connect(theirs[_INTRODUCTION.size :])
+        await self.send(_GREETING)
+        if await self.recv_head() != _GREETING:
+            raise RemoteProtocol("no greeting over UCX")
+        self._look_at_lanes(worker, boot_id == _boot_id())
+
+    def _look_at_lanes(self, worker: Worker, same_host: bool) -> None:
+        self.lanes = worker.lanes()
+        names = {lane.partition("/")[0] for lane in self.lanes}
+        if same_host and names <= {"tcp"} and "UCX_TLS" not in os.environ:
+            self.concern = (
+                f"UCX goes through {', '.join(self.lanes)} within one host; do both processes see "
+                "the same /dev/shm and each other's pid?"
+            )
+            logger.warning("%s: %s", self.peer_address, self.concern)
+        logger.info("%s: lanes %s", self.peer_address, ", ".join(self.lanes))
+
+    # -- moving bytes --------------------------------------------------------------------------
+
+    async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
+        """See `Wire.send`."""
+        self._check()
+        if self._worker is None:
+            self._bootstrap.send(head)
+            return
+        sending = Send(self._outgoing(head, body))
+        self._worker.start(sending)
+        await sending.result()
+
+    def _outgoing(self, head: bytes, body: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]:
+        yield self._tag_out | _HEAD, Piece([memoryview(head)])
+        yield from pieces(self._tag_out | _BODY, body)
+
+    async def recv_head(self) -> bytes:
+        """See `Wire.recv_head`."""
+        self._check()
+        if self._worker is None:
+            head = await self._bootstrap.receive()
+            self.received_bytes += len(head)
+            return head
+        place = (self._tag_in | _HEAD, Piece([memoryview(self._head)]))
+        receiving = Receive(iter([place]), exact=False)
+        await self._receive(self._worker, receiving)
+        return bytes(self._head[: receiving.length])
+
+    async def recv_body(self, into: Sequence[memoryview]) -> None:
+        """See `Wire.recv_body`."""
+        self._check()
+        if self._worker is None:
+            raise RemoteProtocol("a body in the handshake")
+        await self._receive(self._worker, Receive(pieces(self._tag_in | _BODY, into)))
+
+    async def _receive(self, worker: Worker, receiving: Receive) -> None:
+        receiving.on_arrival = self._count
+        worker.start(receiving)
+        await receiving.result()
+
+    def _count(self, num_bytes: int) -> None:
+        self.received_bytes += num_bytes
+
+    # -- regions -------------------------------------------------------------------------------
+
+    def share(self, region: Region) -> bytes:
+        """See `Wire.share`."""
+        if not isinstance(region, UcxRegion) or region.context is not self._context:
+            raise LocalMisuse("not a region of this transport")
+        return region.describe()
+
+    def attach(self, description: bytes) -> RemoteRegion:
+        """See `Wire.attach`."""
+        if self._worker is None:
+            raise RemoteProtocol("a region in the handshake")
+        return RemoteUcxRegion(self._worker, description)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+
+    def _break(self, error: TransportError) -> None:
+        """The wire has broken; whoever waits on it hears why."""
+        if self._error is None:
+            self._error = error
+        if self._linger is not None:
+            self._linger.cancel()
+        if self._worker is not None:
+            self._worker.destroy(self._error)
+        self._bootstrap.on_end = _ignore
+        self._bootstrap.abort()
+
+    def _on_hung_up(self) -> None:
+        """The socket has ended: the peer's process has, or it said goodbye, and what it flushed
+        before that may still lie unread.
+        """
+        if self._error is None and self._bootstrap.said_goodbye and self._worker is not None:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(_LINGER_S, self._break, PeerLost("the peer has gone"))
+        else:
+            self._break(self._bootstrap.error or PeerLost("the peer has gone"))
+
+    def abort(self) -> None:
+        """See `Wire.abort`."""
+        self._break(PeerLost("the link was aborted on this side"))
+
+    async def close(self) -> None:
+        """See `Wire.close`: flush, say so on the socket, and wait until the peer has too."""
+        with contextlib.suppress(TransportError):
+            self._check()
+            if self._worker is not None:
+                flushing = Flush()
+                self._worker.start(flushing)
+                await flushing.result()
+            self._bootstrap.say_goodbye()
+            await self._bootstrap.goodbye()
+
+    async def quiet(self) -> None:
+        """See `Wire.quiet`: the worker has gone, and nothing but the worker moves bytes."""
+        await self._bootstrap.closed()
+
+
+class UcxTransport(WireTransport):
+    """`ucx://host:port`: where the socket is; UCX finds its own ways beside it."""
+
+    scheme = "ucx"
+    capabilities = UcxWire.capabilities
+
+    def __init__(self, config: SessionConfig) -> None:
+        super().__init__(config)
+        self._context: Context | None = Context()
+        self._regions: weakref.WeakSet[UcxRegion] = weakref.WeakSet()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator["UcxTransport"]:
+        """See `Transport.open`."""
+        try:
+            async with super().open():
+                yield self
+        finally:
+            for region in list(self._regions):
+                region.close()
+            self._context = None
+
+    @property
+    def context(self) -> Context:
+        """The UCX context, made when it is first needed."""
+        if self._context is None:
+            self._context = Context()
+        return self._context
+
+    async def dial(self, address: Address) -> Wire:
+        """See `WireTransport.dial`."""
+        loop, opened = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            _, bootstrap = await loop.create_connection(
+                lambda: Bootstrap(lambda _: opened.set()), address.host, address.port
+            )
+        except OSError as error:
+            raise Unreachable(f"{address}: {error}") from None
+        return UcxWire(self.context, bootstrap, str(address))
+
+    async def bind(self, address: Address, on_wire: OnWire) -> Bound:
+        """See `WireTransport.bind`."""
+        context = self.context
+
+        def opened(bootstrap: Bootstrap) -> None:
+            on_wire(UcxWire(context, bootstrap, bootstrap.peer_address))
+
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+        except OSError as error:
+            raise LocalMisuse(f"{address}: {error}") from None
+        family, _, _, _, where = found[0]  # one: with port 0 others would get other ports
+        try:
+            listening = socket.create_server(where[:2], family=family)
+        except OSError as error:
+            raise Unreachable(f"{address}: {error}") from None
+        server = await loop.create_server(lambda: Bootstrap(opened), sock=listening)
+        port = listening.getsockname()[1]
+        return Bound(Address("ucx", address.host, port), server.close)
+
+    def allocate(self, size: int) -> Region:
+        """See `Transport.allocate`."""
+        region = UcxRegion(self.context, size)
+        self._regions.add(region)
+        return region
+
+
+def _ignore() -> None:
+    """Nothing is left to be told."""
+
+
+def _boot_id() -> bytes:
+    """The same for all processes of one running machine, containers included."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
+    return socket.gethostname().encode()[:36]

@@ -1,0 +1,148 @@
+"""Buffers as UCX wants them: addresses, lists of them, and cuts that both sides make alike.
+
+Knows nothing of: workers, tags.
+Units:  bytes.
+Cut:    a body of n bytes travels as pieces of `PIECE_BYTES`, the last with the rest, however the
+        buffers of either side are cut: a piece is a list of what it touches.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from ctypes import (
+    POINTER,
+    Structure,
+    addressof,
+    byref,
+    c_char,
+    c_int,
+    c_ssize_t,
+    c_void_p,
+    py_object,
+    pythonapi,
+)
+from typing import Any, ClassVar, Final
+
+from transports import ucp
+from transports.api import Span
+from transports.buffers import cut
+
+#: One call moves this much: 1 to 8 MiB are equally fast.
+PIECE_BYTES: Final = 2 << 20
+
+
+class _PyBuffer(Structure):
+    _fields_: ClassVar = [
+        ("buf", c_void_p),
+        ("obj", c_void_p),
+        ("len", c_ssize_t),
+        ("itemsize", c_ssize_t),
+        ("readonly", c_int),
+        ("ndim", c_int),
+        ("pointers", c_void_p * 5),
+    ]
+
+
+_get_buffer: Any = pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [py_object, POINTER(_PyBuffer), c_int]
+_release_buffer: Any = pythonapi.PyBuffer_Release
+_release_buffer.argtypes = [POINTER(_PyBuffer)]
+_char_at = c_char.from_buffer
+
+
+def address_of(view: memoryview) -> int:
+    """Where the memory of a view, not empty, lies; it stays there while the view lives."""
+    if not view.readonly:
+        return addressof(_char_at(view))
+    buffer = _PyBuffer()
+    _get_buffer(view, byref(buffer), 0)
+    address: int = buffer.buf
+    _release_buffer(byref(buffer))
+    return address
+
+
+def runs(views: Sequence[memoryview]) -> list[int]:
+    """Address, length, address, length, ...; views that touch are one run."""
+    found: list[int] = []
+    end = -1
+    for view in views:
+        length = len(view)
+        address = addressof(_char_at(view)) if not view.readonly else address_of(view)
+        if address == end:
+            found[-1] += length
+        else:
+            found += (address, length)
+        end = address + length
+    return found
+
+
+def _params(datatype: int) -> tuple[Any, Any]:
+    mask = ucp.FIELD_DATATYPE | ucp.FIELD_MEMORY_TYPE
+    send = ucp.RequestParam(op_attr_mask=mask, datatype=datatype, memory_type=ucp.HOST)
+    # Always a request: where else would the length be?
+    receive = ucp.RequestParam(
+        op_attr_mask=mask | ucp.NO_IMMEDIATE_COMPLETION, datatype=datatype, memory_type=ucp.HOST
+    )
+    return byref(send), byref(receive)
+
+
+_CONTIGUOUS = _params(ucp.CONTIGUOUS)
+_IOV = _params(ucp.IOV)
+
+
+class Piece:
+    """What one call moves; it must live until its request has ended."""
+
+    __slots__ = ("_list", "_views", "address", "count", "num_bytes", "recv_param", "send_param")
+
+    def __init__(self, views: Sequence[memoryview]) -> None:
+        found = runs(views)
+        self._views = views
+        self._list = array("Q", found)
+        if len(found) == 2:
+            self.address, self.count = found
+            self.num_bytes = self.count
+            self.send_param, self.recv_param = _CONTIGUOUS
+        else:
+            self.address, self.count = self._list.buffer_info()[0], len(found) // 2
+            self.num_bytes = sum(found[1::2])
+            self.send_param, self.recv_param = _IOV
+
+
+def pieces(tag: int, views: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]:
+    """A body, cut; made when they are asked for."""
+    for part in cut(views, PIECE_BYTES):
+        yield tag, Piece(part)
+
+
+def gets(
+    base: int, spans: Sequence[Span], into: Sequence[memoryview]
+) -> Iterator[tuple[int, int, int]]:
+    """Local address, remote address, length: as few as there can be, of at most `PIECE_BYTES`."""
+    targets = iter(runs(into))
+    local = room = 0
+    pending = (0, 0, 0)
+    for span in spans:
+        remote, left = base + span.offset, span.length
+        while left:
+            if not room:
+                local, room = next(targets), next(targets)
+            length = min(left, room)
+            if pending[0] + pending[2] == local and pending[1] + pending[2] == remote:
+                pending = (pending[0], pending[1], pending[2] + length)
+            else:
+                yield from _bounded(*pending)
+                pending = (local, remote, length)
+            local, room, remote, left = (
+                local + length,
+                room - length,
+                remote + length,
+                left - length,
+            )
+    yield from _bounded(*pending)
+
+
+def _bounded(local: int, remote: int, length: int) -> Iterator[tuple[int, int, int]]:
+    while length:
+        step = min(length, PIECE_BYTES)
+        yield local, remote, step
+        local, remote, length = local + step, remote + step, length - step

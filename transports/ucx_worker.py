@@ -1,0 +1,211 @@
+"""One UCX worker with one endpoint, driven from an asyncio loop.
+
+Owns:   the worker, its endpoint, everything posted on them.
+Knows nothing of: heads, bodies, links.
+Progress: callbacks on the loop, no task. While something moves, a turn at every pass of the loop;
+        after `SPIN_S` of standstill the worker is armed and the loop wakes us by its descriptor.
+A worker for each link: what UCX can't cancel (a receive that was matched, whose peer then died)
+        ends with its worker and without harm to other links.
+Not ucxx's worker: when it goes, it first receives whatever lies unread, into memory of the size
+        that the peer named: a peer could end our process.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from ctypes import byref, c_int, c_size_t, c_void_p, sizeof, string_at
+from typing import Any, Final
+
+from transports import ucp
+from transports.errors import PeerLost, TransportError
+from transports.ucx_operation import Operation
+
+#: Standstill after which the worker sleeps: longer than a piece of a body takes to be copied.
+SPIN_S: Final = 0.0005
+#: Calls of progress between two looks at the requests.
+_CALLS_PER_TURN: Final = 32
+#: Calls of progress that an end may take; what hasn't ended by then, ends with the worker.
+_CALLS_AT_END: Final = 256
+_MAX_LANES: Final = 16
+_THREAD_MODE_SINGLE: Final = 0
+_ERROR_HANDLING_PEER: Final = 1
+
+
+class Worker:
+    """See the module. `on_broken` is called once, from the loop, when the endpoint has failed."""
+
+    def __init__(self, context: int, on_broken: Callable[[TransportError], None]) -> None:
+        self._lib = lib = ucp.library()
+        self._loop = asyncio.get_running_loop()
+        self._on_broken = on_broken
+        self._operations: list[Operation] = []
+        self._scheduled = False
+        self._moved_at = 0.0
+        self._failure = 0
+        self._rkeys: set[int] = set()
+        self._callback = ucp.ErrorCallback(self._on_error)
+        self.endpoint = 0
+        handle, fd = c_void_p(), c_int()
+        params = ucp.WorkerParams(field_mask=1, thread_mode=_THREAD_MODE_SINGLE)
+        ucp.check(lib.ucp_worker_create(context, byref(params), byref(handle)), "worker")
+        self.handle: int = handle.value or 0
+        try:
+            ucp.check(lib.ucp_worker_get_efd(handle, byref(fd)), "event descriptor")
+        except BaseException:
+            lib.ucp_worker_destroy(handle)
+            raise
+        self._fd = fd.value
+        self._loop.add_reader(self._fd, self._turn)
+
+    # -- the peer ------------------------------------------------------------------------------
+
+    def address(self) -> bytes:
+        """Where this worker is found, for the peer's `connect`."""
+        where, size = c_void_p(), c_size_t()
+        ucp.check(
+            self._lib.ucp_worker_get_address(self.handle, byref(where), byref(size)), "address"
+        )
+        try:
+            return string_at(where, size.value)
+        finally:
+            self._lib.ucp_worker_release_address(self.handle, where)
+
+    def connect(self, address: bytes) -> None:
+        """Make the endpoint; that the peer is there shows only when something has come from it."""
+        handle = c_void_p()
+        params = ucp.EpParams(
+            field_mask=0b111,
+            address=address,
+            err_mode=_ERROR_HANDLING_PEER,
+            err_cb=self._callback,
+        )
+        status = self._lib.ucp_ep_create(self.handle, byref(params), byref(handle))
+        ucp.check(status, "endpoint")
+        self.endpoint = handle.value or 0
+
+    def lanes(self) -> list[str]:
+        """Transport and device of each lane in use."""
+        entries = (ucp.TransportEntry * _MAX_LANES)()
+        attr = ucp.EpAttr(
+            field_mask=1 << 3,
+            entries=entries,
+            num_entries=_MAX_LANES,
+            entry_size=sizeof(ucp.TransportEntry),
+        )
+        ucp.check(self._lib.ucp_ep_query(self.endpoint, byref(attr)), "lanes")
+        found = entries[: attr.num_entries]
+        return [f"{lane.transport.decode()}/{lane.device.decode()}" for lane in found]
+
+    def unpack(self, rkey: bytes) -> int:
+        """A handle for a peer's memory; it lasts until `drop` or the end."""
+        handle = c_void_p()
+        ucp.check(self._lib.ucp_ep_rkey_unpack(self.endpoint, rkey, byref(handle)), "rkey")
+        assert handle.value
+        self._rkeys.add(handle.value)
+        return handle.value
+
+    def drop(self, rkey: int) -> None:
+        """Let go of a handle. Idempotent."""
+        if rkey in self._rkeys:
+            self._rkeys.discard(rkey)
+            self._lib.ucp_rkey_destroy(rkey)
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def start(self, operation: Operation) -> None:
+        """Post what can be posted now; the rest follows by itself. Raises: PeerLost."""
+        if not self.usable:
+            raise PeerLost("the link has ended")
+        operation.turn(self)
+        if not operation.ended:
+            self._operations.append(operation)
+        self._moved_at = self._loop.time()
+        self._schedule()
+
+    @property
+    def usable(self) -> bool:
+        """Something may be posted."""
+        return bool(self.endpoint) and not self._failure
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self.handle:
+            self._scheduled = True
+            self._loop.call_soon(self._scheduled_turn)
+
+    def _scheduled_turn(self) -> None:
+        self._scheduled = False
+        self._turn()
+
+    def _turn(self) -> None:
+        """Let UCX work, see what has ended, decide when to come again."""
+        if not self.handle:
+            return
+        progress, handle, calls = self._lib.ucp_worker_progress, self.handle, 0
+        while calls < _CALLS_PER_TURN and progress(handle):
+            calls += 1
+        moved = calls > 0
+        if self._failure:
+            self._fail()
+            return
+        for operation in list(self._operations):
+            moved |= operation.turn(self)
+            if operation.ended:
+                self._operations.remove(operation)
+        now = self._loop.time()
+        if moved:
+            self._moved_at = now
+        spin = now - self._moved_at < SPIN_S
+        if spin or (not self._scheduled and self._lib.ucp_worker_arm(handle) != ucp.Status.OK):
+            self._schedule()
+
+    def _on_error(self, _argument: int | None, _endpoint: int | None, status: int) -> None:
+        """Called by UCX in the middle of its work: only note it."""
+        self._failure = self._failure or status
+
+    def _fail(self) -> None:
+        error = ucp.error_of(self._failure, "endpoint")
+        self._on_broken(error if isinstance(error, PeerLost) else PeerLost(str(error)))
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def destroy(self, reason: TransportError) -> None:
+        """End everything now; when it returns no byte can land any more. Idempotent.
+
+        Order matters: handles of the peer's memory, requests, endpoint, worker.
+        """
+        if not self.handle:
+            return
+        for rkey in list(self._rkeys):
+            self.drop(rkey)
+        for operation in self._operations:
+            operation.cancel(self, reason)
+        closing = self._close_endpoint()
+        for _ in range(_CALLS_AT_END):
+            self._lib.ucp_worker_progress(self.handle)
+            if closing and self._lib.ucp_request_check_status(closing) != ucp.Status.INPROGRESS:
+                self._lib.ucp_request_free(closing)
+                closing = 0
+            for operation in self._operations:
+                operation.turn(self)
+            if not closing and all(operation.ended for operation in self._operations):
+                break
+        self._loop.remove_reader(self._fd)
+        handle, self.handle = self.handle, 0
+        self._lib.ucp_worker_destroy(handle)
+        for operation in self._operations:
+            operation.forget()
+        self._operations.clear()
+
+    def _close_endpoint(self) -> int:
+        endpoint, self.endpoint = self.endpoint, 0
+        if not endpoint:
+            return 0
+        with contextlib.suppress(TransportError):
+            result = self._lib.ucp_ep_close_nbx(endpoint, byref(ucp.force_close_param()))
+            return ucp.request_of(result)
+        return 0
+
+    @property
+    def library(self) -> Any:
+        """For operations."""
+        return self._lib
