@@ -97,6 +97,8 @@ class Group:
         interval = unit if retention is None else retention
         if self.is_state and retention is None:
             return True
+        if interval and len(self._useful_at(interval)) * self.size >= interval:
+            return True  # nothing lies between two of them, and the very first is kept too
         if interval and any(
             block in self._useful_at(position)
             for position in range(interval, (block + 2) * self.size + interval + 1, interval)

@@ -88,6 +88,8 @@ class Shadow:
                 self._put(target, slot, what, step)
 
     def _put(self, block: int, slot: int, what: Content, step: int | None) -> None:
+        if self.slots.get((block, slot)) == what:
+            return  # the same bytes once more can't spoil anything
         self.slots[block, slot] = what
         if step is not None:
             self.log.append((step, block, slot))

@@ -583,8 +583,25 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(number=pick)
     @precondition(lambda self: self.open_steps)
     def step_fails(self, number: int) -> None:
-        """A step and all after it fail: nothing they published may be found (T1)."""
-        step = self.open_steps[number % len(self.open_steps)]
+        self.fail_step(self.open_steps[number % len(self.open_steps)])
+
+    @rule(number=pick, chunk=st.integers(1, 30), bonus=st.integers(0, 2))
+    @precondition(lambda self: self.with_steps)
+    def step_is_done_again(self, number: int, chunk: int, bonus: int) -> None:
+        """What a failed step was to do, the next one does."""
+        self.choose(number, "running")
+        while self.open_steps:
+            self.settle_step()
+        for fails in (True, False):
+            self.plan()
+            for sequence in self.sequences:
+                if sequence.state == "running":
+                    self.advance(sequence, chunk, (), 0, 0, 0, bonus)
+            if fails:
+                self.fail_step(self.open_steps[-1])
+
+    def fail_step(self, step: int) -> None:
+        """It and all after it fail: nothing they published may be found (T1)."""
         self.manager.withdraw_step(step)
         self.model.withdraw(step)
         self.shadow.spoil(step)

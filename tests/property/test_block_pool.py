@@ -103,17 +103,28 @@ class PoolMachine(RuleBasedStateMachine):
             return []
         return [b for b in sorted(set(self.mine)) if self.pool.blocks[b].group_id == group]
 
-    @rule(request=requests, numbers=picks, first=st.integers(0, 3), group=groups)
-    def publish(self, request: Request, numbers: list[int], first: int, group: GroupId) -> None:
-        """Full blocks, without a key or with one that ends inside; often copies of others."""
+    @rule(
+        request=requests, numbers=picks, first=st.integers(0, 3), group=groups, same=st.booleans()
+    )
+    def publish(
+        self, request: Request, numbers: list[int], first: int, group: GroupId, same: bool
+    ) -> None:
+        """Full blocks, without a key or with one that ends inside; `same`: all of one content."""
+        if not self.model.enable_caching:
+            return
+        count = len(numbers) if same else min(len(numbers), UNITS * UNIT // BLOCK - first)
         fit = [b for b in self.owned(group) if self.named.get(b, (0, 0, 0))[2] < BLOCK]
-        chosen = self.choose(numbers, fit)[: UNITS * UNIT // BLOCK - first] if fit else []
-        self.pool.cache_full_blocks(request, self.blocks(chosen), first, BLOCK, group)
-        for block in chosen:
-            self.model.forget(block)
-        for i, block in enumerate(chosen, first):
-            self.named[block] = (request, i, BLOCK)
-            self.model.publish(group, request.block_hashes[(i + 1) * BLOCK // UNIT - 1], block)
+        if len(fit) < count:
+            self.take(min(count - len(fit), len(self.model.queue)), group)
+            fit = [b for b in self.owned(group) if self.named.get(b, (0, 0, 0))[2] < BLOCK]
+        chosen = self.choose(numbers, fit)[:count]
+        for run in [[block] for block in chosen] if same else [chosen]:
+            self.pool.cache_full_blocks(request, self.blocks(run), first, BLOCK, group)
+            for block in run:
+                self.model.forget(block)
+            for i, block in enumerate(run, first):
+                self.named[block] = (request, i, BLOCK)
+                self.model.publish(group, request.block_hashes[(i + 1) * BLOCK // UNIT - 1], block)
 
     @rule(request=requests, number=pick, length=st.integers(1, UNITS), group=groups)
     def publish_tail(self, request: Request, number: int, length: int, group: GroupId) -> None:

@@ -43,6 +43,7 @@ def several(
     *,
     eagle: bool = False,
     retention: bool = False,
+    most_blocks: int = 40,
     **settings: Any,
 ) -> KVCacheConfig:
     """One of `groups`; with `eagle` a draft model, with `retention` sparse publishing."""
@@ -50,7 +51,7 @@ def several(
     use_eagle = eagle and draw(st.booleans())
     marked = draw(st.sampled_from([None, *specs])) if use_eagle else None
     config = KVCacheConfig(
-        num_blocks=draw(st.integers(5, 40)),
+        num_blocks=draw(st.integers(5, most_blocks)),
         kv_cache_groups=tuple(
             KVCacheGroupSpec(spec, is_eagle_group=spec is marked) for spec in specs
         ),

@@ -88,7 +88,7 @@ class Cross(ManagerMachine):
 
 
 TestFull = Full.TestCase
-TestFull.settings = effort(examples=60, steps=50)
+TestFull.settings = effort(examples=200, steps=50)
 TestSliding = Sliding.TestCase
 TestSliding.settings = effort(examples=60, steps=50)
 TestChunked = Chunked.TestCase

@@ -26,6 +26,7 @@ class PartialHits(ManagerMachine):
         retention=True,
         enable_partial_hits=True,
         hash_block_size=2,
+        most_blocks=20,
     )
 
     def check_capacity(self, request: Request, need: Need, free: int, fitted: bool) -> None:
