@@ -14,6 +14,7 @@ from transports.errors import PeerLost, TransportError
 
 #: Bytes copied between two turns of the loop: about a quarter of a millisecond.
 STEP_BYTES: Final = 2 << 20
+_NOTHING: Final = memoryview(b"")
 
 
 class CopyRead:
@@ -26,7 +27,7 @@ class CopyRead:
         self, source: Callable[[], memoryview], spans: Sequence[Span], into: Sequence[memoryview]
     ) -> None:
         self._source = source
-        self._steps = list(_steps(spans, into))
+        self._pieces = _pieces(spans, into)
         self._cancelled = False
         self._error: TransportError | None = None
         self._over = asyncio.Event()
@@ -67,28 +68,33 @@ class CopyRead:
         await self._over.wait()
 
     async def _copy(self) -> None:
-        budget = STEP_BYTES
-        source = self._source()
-        for offset, target in self._steps:
-            if self._cancelled:
-                return
+        while self._step() and not self._cancelled:
+            await asyncio.sleep(0)
+
+    def _step(self) -> bool:
+        """Copy a step; False if that was the last. No view of the source is kept."""
+        source, size = self._source(), 0
+        for offset, target in self._pieces:
             target[:] = source[offset : offset + len(target)]
-            budget -= len(target)
-            if budget <= 0:
-                budget = STEP_BYTES
-                await asyncio.sleep(0)
-                source = self._source()
+            size += len(target)
+            if size >= STEP_BYTES:
+                return True
+        return False
 
 
-def _steps(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
+def _pieces(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
     """(offset in the source, target) of pieces of at most `STEP_BYTES`; both are walked once."""
     targets = iter(into)
-    left = memoryview(b"")
+    left = _NOTHING
     for span in spans:
         offset, end = span.offset, span.offset + span.length
         while offset < end:
             if not len(left):
                 left = next(targets)
             size = min(end - offset, len(left), STEP_BYTES)
+            if size == len(left):
+                yield offset, left
+                offset, left = offset + size, _NOTHING
+                continue
             yield offset, left[:size]
             offset, left = offset + size, left[size:]

@@ -11,13 +11,14 @@ Promise: after `abort`, or a call that failed or was cancelled, no byte lands in
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from transports.api import Capabilities
-from transports.buffers import Cursor
+from transports.buffers import Cursor, total
 from transports.errors import PeerLost, RemoteProtocol, TransportError
 from transports.frame import HEAD_BYTES, MAGIC, MAX_META_BYTES, meta_bytes
 from transports.wire import Wire
@@ -35,6 +36,8 @@ MAX_BUFFERS: Final = 1024
 #: How long a listener waits when this process has run out of descriptors or memory.
 SHORTAGE_S: Final = 0.5
 
+#: First bytes of what TLS says first: an alert, a handshake.
+_TLS_RECORDS: Final = b"\x15\x16"
 #: SO_LINGER on, for no time: closing sends a reset and drops what is unsent.
 _NO_LINGER: Final = struct.pack("ii", 1, 0)
 _SHORTAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -97,7 +100,8 @@ class StreamWire(Wire):
 
     def _failure(self, error: OSError) -> TransportError:
         """What a failed system call means."""
-        return PeerLost(f"{self.peer_address}: {error.strerror or error}")
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        return PeerLost(f"{self.peer_address}: {reason}")
 
     def _shut(self) -> None:
         """End the sending direction, behind all that was sent. Raises: OSError."""
@@ -122,7 +126,8 @@ class StreamWire(Wire):
         if len(head) == HEAD_BYTES:
             return HEAD_BYTES + meta_bytes(head)
         if not MAGIC.startswith(bytes(head[: len(MAGIC)])):
-            raise RemoteProtocol("no frame of this protocol")
+            tls = ": the peer speaks TLS" if head[0] in _TLS_RECORDS else ""
+            raise RemoteProtocol(f"no frame of this protocol{tls}")
         return HEAD_BYTES
 
     async def recv_body(self, into: Sequence[memoryview]) -> None:
@@ -190,8 +195,8 @@ class StreamWire(Wire):
                 size = len(self._ahead) - self._stop
             else:
                 buffers = body.peek(CALL_BYTES, MAX_BUFFERS - 1)
-                size = min(CALL_BYTES, body.left)
-                if body.left <= CALL_BYTES:  # the next head comes along with the end of a body
+                size = total(buffers)
+                if size == body.left:  # the next head comes along with the end of a body
                     buffers.append(self._ahead[:HEAD_BYTES])
                     size += HEAD_BYTES
             num_bytes = self._read_some(buffers, size)

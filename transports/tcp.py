@@ -9,6 +9,7 @@ Sockets: no delay (small frames go out at once); buffer sizes are the kernel's, 
 import asyncio
 import contextlib
 import errno
+import os
 import socket
 import ssl
 from typing import TypeAlias
@@ -121,7 +122,7 @@ async def _connect(place: _Place, limit_s: float) -> socket.socket:
             await asyncio.get_running_loop().sock_connect(sock, where)
         if sock.getsockname() == sock.getpeername():
             # Where nobody listens on a port of the ephemeral range, a socket can meet itself.
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "connected to itself")
+            raise OSError("connected to itself")
         _tune(sock)
     except BaseException:
         sock.close()
@@ -134,4 +135,6 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _reason(error: OSError | None) -> str:
-    return "no address" if error is None else error.strerror or str(error) or type(error).__name__
+    if error is None:
+        return "no address"
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__

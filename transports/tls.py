@@ -16,6 +16,8 @@ from transports.stream import StreamWire
 
 #: Pieces up to here are joined, so that not each becomes a record of its own.
 _JOIN_BYTES: Final = 16 << 10
+#: Fatal: no version of the protocol in common.
+_ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
 
 
 class TlsWire(StreamWire):
@@ -54,6 +56,9 @@ class TlsWire(StreamWire):
                 await self._until(self._loop.add_writer, self._loop.remove_writer)
             except OSError as error:
                 self._error = self._failure(error)
+                if self._sock.server_side and isinstance(self._error, RemoteProtocol):
+                    with contextlib.suppress(OSError):  # OpenSSL says nothing to who speaks no TLS
+                        socket.socket.send(self._sock, _ALERT)
                 raise self._error from None
         self._drained = False
 
