@@ -113,6 +113,7 @@ class WireTransport(Transport):
         try:
             self._own_group()
             session, peer = await greeting(wire, self.config)
+            await wire.trusted()
             link = WireLink(wire, session, peer)
             group = self._own_group()
         except BaseException:
