@@ -32,7 +32,8 @@ class Head:
 
 
 #: Called once a message, before its body is read: returns the buffers to fill, in order, or raises
-#: `BodyRefused`, and then no byte is written anywhere.
+#: `BodyRefused`, and then no byte is written anywhere. A peer may withdraw a large body before it
+#: has begun to send it: then nothing was written, and `recv` goes on to the next message.
 Placer: TypeAlias = Callable[[Head], Sequence[Buffer]]
 
 
@@ -104,6 +105,7 @@ class Link(ABC):
     async def send(self, kind: int, meta: bytes = b"", body: Sequence[Buffer] = ()) -> None:
         """Send one message; on return the buffers may be overwritten (not: has arrived).
 
+        A small body travels with its message, so that its sender doesn't hear of a refusal.
         Raises: BodyRefused, PeerClosed, PeerLost, RemoteProtocol, LocalMisuse.
         """
 

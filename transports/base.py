@@ -193,6 +193,8 @@ class WireListener(Listener):
         task = group.create_task(self._greet(wire), name=f"greeting {wire.peer_address}")
         self._greeting.add(task)
         task.add_done_callback(self._greeting.discard)
+        # A task that is cancelled before its first step never runs.
+        task.add_done_callback(lambda task: wire.abort() if task.cancelled() else None)
 
     async def _greet(self, wire: Wire) -> None:
         try:

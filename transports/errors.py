@@ -5,6 +5,7 @@ Knows nothing of: any one transport; foreign errors are mapped to these where th
     TransportError
       LocalMisuse       caller    a call that breaks the contract; nothing was sent
       Unsupported       caller    this transport can't do that, or isn't there on this machine
+      BadRecording      caller    a file that is no recording of a link
       BodyRefused       peer      the receiver would not say where a body should land
       Refused           peer      the peer, or we, ended the handshake: token, version, allow-list
       Unreachable       network   nobody answers at this address; later somebody may
@@ -34,6 +35,12 @@ class LocalMisuse(TransportError, ValueError):
 
 class Unsupported(TransportError):
     """The transport has no such capability, or what it needs is not there on this machine."""
+
+    blame = "caller"
+
+
+class BadRecording(TransportError, ValueError):
+    """A file is no recording, is damaged, or tells what no link can have done."""
 
     blame = "caller"
 

@@ -116,6 +116,8 @@ class WireLink(Link):
         finally:
             self._offered = None
         if not accepted:
+            self._check_alive()
+            self._check_peer()
             raise BodyRefused(f"{self.peer.node_id} refused a body of {size} bytes")
         try:
             for part in cut(views, self._config.part_bytes):
@@ -244,7 +246,10 @@ class WireLink(Link):
         self._session.accept(offer)
         self._control.say(Type.ACCEPT, offer)
         try:
-            return await landing.result
+            if not await landing.result:
+                self._check_alive()
+                return False
+            return True
         except asyncio.CancelledError:
             self._end(PeerLost("a receive was cancelled while a body was landing"))
             raise
@@ -323,15 +328,16 @@ class WireLink(Link):
         """End the link now; only the first reason counts."""
         if self._reason is not None:
             return
-        self._reason = reason
+        self._reason = type(reason)(
+            *reason.args
+        )  # without the frames, and buffers, it was raised in
         self._wire.abort()
         self._arrived.set()
         self._credit_came.set()
         self._control.due.set()
-        if self._offered is not None:
-            self._offered.fail(self._copy_of_reason())
-        if self._landing is not None:
-            self._landing.fail(self._copy_of_reason())
+        for pending in (self._offered, self._landing):
+            if pending is not None:
+                pending.settle(False)
 
     def _break(self, error: TransportError) -> None:
         """End the link because of `error`; after the peer's BYE a lost wire is no loss."""
@@ -461,7 +467,7 @@ class WireLink(Link):
     async def _leave(self) -> None:
         """The peer said bye: so do we, unless we began it, and the link is over."""
         if self._offered is not None:
-            self._offered.fail(self._closed_by_peer())
+            self._offered.settle(False)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.close_s):
                 await self._write(Type.BYE)

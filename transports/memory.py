@@ -184,6 +184,7 @@ class MemoryTransport(WireTransport):
 
     async def dial(self, address: Address) -> Wire:
         """See `WireTransport.dial`."""
+        _check(address)
         if address.host not in _bound:
             raise Unreachable(f"nobody listens at {address}")
         loop, on_wire = _bound[address.host]
@@ -196,8 +197,7 @@ class MemoryTransport(WireTransport):
 
     async def bind(self, address: Address, on_wire: OnWire) -> Bound:
         """See `WireTransport.bind`."""
-        if not address.host or address.path:
-            raise LocalMisuse(f"{address} lacks a name, or has more than that")
+        _check(address)
         if address.host in _bound:
             raise Unreachable(f"{address} is in use")
         _bound[address.host] = asyncio.get_running_loop(), on_wire
@@ -210,3 +210,8 @@ class MemoryTransport(WireTransport):
     def allocate(self, size: int) -> Region:
         """See `Transport.allocate`."""
         return MemoryRegion(size)
+
+
+def _check(address: Address) -> None:
+    if not address.host or address.path:
+        raise LocalMisuse(f"{address} lacks a name, or has more than that")

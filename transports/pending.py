@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 
 from transports.buffers import Cursor
-from transports.errors import TransportError
 
 
 class Offered:
@@ -16,19 +15,14 @@ class Offered:
     def __init__(self, offer: int) -> None:
         self.offer = offer
         #: For a body that we offered: whether the peer wants it. For one that lands here: whether
-        #: it did; False is that the peer withdrew it.
+        #: it did. False also when the link has ended; never an error, since that would hold the
+        #: frames of those it was raised in, and so their buffers.
         self.result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def settle(self, result: bool) -> None:
         """The first result counts."""
         if not self.result.done():
             self.result.set_result(result)
-
-    def fail(self, error: TransportError) -> None:
-        """There will be no result."""
-        if not self.result.done():
-            self.result.set_exception(error)
-            self.result.exception()  # whoever waits gets it; if nobody does, nothing is logged
 
 
 class Landing(Offered):

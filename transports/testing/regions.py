@@ -1,0 +1,268 @@
+"""Checks of one-sided reads, where a transport has them; where not, that it says so."""
+
+import asyncio
+
+from transports.api import Region, Span, Transport
+from transports.errors import (
+    LocalMisuse,
+    PeerClosed,
+    PeerLost,
+    RemoteProtocol,
+    Unsupported,
+)
+from transports.testing.setup import Pair, Setup, alive, both, carry, expect, noise, turns, until
+
+_SIZE = 5_000_000
+
+
+def _filled(transport: Transport, size: int = _SIZE) -> Region:
+    region = transport.allocate(size)
+    region.view[:] = noise(size)
+    return region
+
+
+async def _shared(pair: Pair, region: Region) -> int:
+    """Share it from b to a; the number that a reads by."""
+    number = await pair.b.share(region)
+    await carry(pair.b, pair.a)  # in order with messages: it is known by now
+    return number
+
+
+async def check_no_reads_where_there_are_none(setup: Setup) -> None:
+    """Unsupported, and the link goes on."""
+    async with setup.pair() as pair:
+        if pair.left.capabilities.one_sided_reads:
+            return
+        with expect(Unsupported):
+            pair.left.allocate(10)
+        with expect(Unsupported):
+            pair.a.read(1, [Span(0, 1)], [bytearray(1)])
+        await alive(pair.a, pair.b)
+
+
+async def check_reads_land_where_they_should(setup: Setup) -> None:
+    """Any spans into any buffers, cut differently; nothing else is touched."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right)
+        try:
+            number = await _shared(pair, region)
+            assert await pair.b.share(region) == number
+            data = noise(_SIZE)
+            spans = [Span(0, 1), Span(_SIZE - 7, 7), Span(10, 0), Span(4096, 3_000_000)]
+            sizes = [1_000_000, 0, 5, 2_000_003]
+            into = [bytearray(size) for size in sizes]
+            targets = [memoryview(view) for view in into]
+            read = pair.a.read(number, spans, targets)
+            await read.wait()
+            await read.wait()
+            await read.quiet()
+            want = b"".join(data[span.offset : span.offset + span.length] for span in spans)
+            assert b"".join(into) == want
+            guarded = bytearray(b"\xee" * 300)
+            await pair.a.read(number, [Span(50, 100)], [memoryview(guarded)[100:200]]).wait()
+            assert guarded == b"\xee" * 100 + data[50:150] + b"\xee" * 100
+            await pair.a.read(number, [], []).wait()
+            region.view[50:60] = b"0123456789"
+            await pair.a.read(number, [Span(50, 10)], [memoryview(guarded)[:10]]).wait()
+            assert guarded[:10] == b"0123456789"
+        finally:
+            region.close()
+
+
+async def check_reads_out_of_bounds(setup: Setup) -> None:
+    """Refused here; nothing is asked of the peer."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right, 1000)
+        try:
+            number = await _shared(pair, region)
+            ten = bytearray(10)
+            for bad in (Span(991, 10), Span(-1, 10), Span(0, -10), Span(1 << 63, 10)):
+                with expect(LocalMisuse):
+                    pair.a.read(number, [bad], [ten])
+            for unknown in (number + 1, 0, -1):
+                with expect(LocalMisuse):
+                    pair.a.read(unknown, [Span(0, 10)], [ten])
+            with expect(LocalMisuse):
+                pair.a.read(number, [Span(0, 10)], [bytearray(9)])
+            with expect(LocalMisuse):
+                pair.a.read(number, [Span(0, 10)], [bytes(10)])
+            with expect(LocalMisuse):
+                pair.b.read(number, [Span(0, 10)], [ten])  # shared the other way only
+            with expect(LocalMisuse):
+                pair.right.allocate(0)
+            await pair.a.read(number, [Span(0, 10)], [ten]).wait()
+            assert ten == noise(1000)[:10]
+        finally:
+            region.close()
+
+
+async def check_many_regions_and_reads_at_once(setup: Setup) -> None:
+    """In both directions, while messages flow."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        regions = [_filled(pair.right, 1_000_000) for _ in range(4)]
+        mine = _filled(pair.left, 1_000_000)
+        try:
+            numbers = await asyncio.gather(*(pair.b.share(region) for region in regions))
+            assert len(set(numbers)) == 4
+            back, _ = await both(pair.a.share(mine), carry(pair.b, pair.a))
+            await carry(pair.a, pair.b)
+            into = [bytearray(1_000_000) for _ in range(5)]
+            reads = [
+                pair.a.read(number, [Span(0, 1_000_000)], [target])
+                for number, target in zip(numbers, into, strict=False)
+            ]
+            reads.append(pair.b.read(back, [Span(0, 1_000_000)], [into[4]]))
+            async with asyncio.TaskGroup() as group:
+                for read in reads:
+                    group.create_task(read.wait())
+                group.create_task(carry(pair.a, pair.b, noise(3_000_000)))
+                group.create_task(carry(pair.b, pair.a, noise(3_000_000)))
+            assert all(target == noise(1_000_000) for target in into)
+        finally:
+            for region in (*regions, mine):
+                region.close()
+
+
+async def check_a_cancelled_read_is_quiet_in_the_end(setup: Setup) -> None:
+    """After `quiet` nothing lands; the link goes on."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right, 32 << 20)
+        try:
+            number = await _shared(pair, region)
+            for after in (0, 1, 3):
+                target = bytearray(32 << 20)
+                read = pair.a.read(number, [Span(0, 32 << 20)], [target])
+                waiting = asyncio.create_task(read.wait())
+                await turns(after)
+                read.cancel()
+                read.cancel()
+                await read.quiet()
+                before = bytes(target)
+                try:
+                    await waiting
+                except PeerLost:
+                    pass
+                else:
+                    assert before == noise(32 << 20)
+                await asyncio.sleep(0.01)
+                assert target == before
+            await alive(pair.a, pair.b)
+        finally:
+            region.close()
+
+
+async def check_quiet_without_wait(setup: Setup) -> None:
+    """A read that nobody cancels lands, whether one waits for it or only for quiet."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right)
+        try:
+            number = await _shared(pair, region)
+            target = bytearray(_SIZE)
+            read = pair.a.read(number, [Span(0, _SIZE)], [target])
+            await read.quiet()
+            assert target == noise(_SIZE)
+            await read.wait()
+        finally:
+            region.close()
+
+
+async def check_a_wait_cancelled_in_a_read(setup: Setup) -> None:
+    """The task that waits is cancelled; quiet still tells the truth."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right, 32 << 20)
+        try:
+            number = await _shared(pair, region)
+            target = bytearray(32 << 20)
+            read = pair.a.read(number, [Span(0, 32 << 20)], [target])
+            waiting = asyncio.create_task(read.wait())
+            await turns(2)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            read.cancel()
+            await read.quiet()
+            before = bytes(target)
+            await asyncio.sleep(0.01)
+            assert target == before
+        finally:
+            region.close()
+
+
+async def check_a_region_that_was_closed(setup: Setup) -> None:
+    """Its owner can't use it; a peer's read fails or, where the peer keeps it mapped, succeeds."""
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = _filled(pair.right, 1000)
+        number = await _shared(pair, region)
+        region.close()
+        region.close()
+        with expect(LocalMisuse):
+            _ = region.view
+        target = bytearray(1000)
+        try:
+            await pair.a.read(number, [Span(0, 1000)], [target]).wait()
+        except (PeerLost, RemoteProtocol):
+            assert target == bytes(1000)
+        else:
+            assert target == noise(1000)
+
+
+async def check_reads_end_with_the_link(setup: Setup) -> None:
+    """Those under way fail or finish, new ones are refused, and after `quiet` nothing lands."""
+    for abort in (True, False):
+        async with setup.pair() as pair:
+            if not pair.left.capabilities.one_sided_reads:
+                return
+            region = _filled(pair.right, 32 << 20)
+            try:
+                number = await _shared(pair, region)
+                target = bytearray(32 << 20)
+                read = pair.a.read(number, [Span(0, 32 << 20)], [target])
+                waiting = asyncio.create_task(read.wait())
+                await until(lambda of=target: any(of[:16]))
+                if abort:
+                    pair.a.abort()
+                else:
+                    await pair.b.close()
+                try:
+                    await waiting
+                except (PeerLost, RemoteProtocol):
+                    pass
+                else:
+                    assert target == noise(32 << 20)
+                await read.quiet()
+                await pair.a.quiet()
+                before = bytes(target)
+                with expect(PeerLost, PeerClosed):
+                    pair.a.read(number, [Span(0, 1)], [bytearray(1)])
+                with expect(PeerLost, PeerClosed, LocalMisuse):
+                    await pair.b.share(region)
+                await asyncio.sleep(0.01)
+                assert target == before
+            finally:
+                region.close()
+
+
+CHECKS = [
+    check_no_reads_where_there_are_none,
+    check_reads_land_where_they_should,
+    check_reads_out_of_bounds,
+    check_many_regions_and_reads_at_once,
+    check_a_cancelled_read_is_quiet_in_the_end,
+    check_quiet_without_wait,
+    check_a_wait_cancelled_in_a_read,
+    check_a_region_that_was_closed,
+    check_reads_end_with_the_link,
+]
