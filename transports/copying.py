@@ -68,7 +68,9 @@ class CopyRead:
         await self._over.wait()
 
     async def _copy(self) -> None:
-        while self._step() and not self._cancelled:
+        while not self._cancelled:
+            if not self._step():
+                return
             await asyncio.sleep(0)
 
     def _step(self) -> bool:

@@ -485,14 +485,18 @@ class WireLink(Link):
         """End the link after too long a silence.
 
         Each look counts once however late it comes: a loop that stood still must have had a turn
-        for reading before it calls the peer silent.
+        for reading before it calls the peer silent. A side that has nothing to say pings also
+        while it hears the peer: pings of a peer that sends much wait behind its own bytes, and on a
+        slow network it would hear nothing for too long.
         """
         limit = self._config.lost_after_s / self._config.keepalive_s
-        silent, seen = 0, self._wire.received_bytes
+        silent, seen, said = 0, self._wire.received_bytes, self._session.next_number_out
         while silent < limit:
             await asyncio.sleep(self._config.keepalive_s)
             silent = silent + 1 if self._wire.received_bytes == seen else 0
             seen = self._wire.received_bytes
-            if silent and not self._closing:
+            mute = self._session.next_number_out == said
+            said = self._session.next_number_out
+            if (silent or mute) and not self._closing:
                 self._control.ping()
         raise PeerLost(f"{self.peer.node_id} has been silent for {self._config.lost_after_s} s")
