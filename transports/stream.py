@@ -340,7 +340,7 @@ class Door:
     def __init__(
         self,
         sock: socket.socket,
-        make_wire: Callable[[socket.socket], StreamWire],
+        make_wire: Callable[[socket.socket], Wire],
         on_wire: Callable[[Wire], None],
     ) -> None:
         sock.setblocking(False)

@@ -83,7 +83,7 @@ def test_all_addresses_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> N
             async def resolve(_: object) -> list[Any]:
                 return places
 
-            monkeypatch.setattr("transports.tcp._resolve", resolve)
+            monkeypatch.setattr("transports.sockets._resolve", resolve)
             link = await near.connect(f"tcp://several:{port}")
             assert link.peer.node_id == "far"
 
