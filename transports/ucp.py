@@ -17,6 +17,7 @@ from ctypes import (
     c_char,
     c_char_p,
     c_int,
+    c_int8,
     c_size_t,
     c_uint32,
     c_uint64,
@@ -145,7 +146,7 @@ class WorkerParams(Structure):
     _fields_: ClassVar = [("field_mask", c_uint64), ("thread_mode", c_int), ("rest", c_char * 256)]
 
 
-ErrorCallback = CFUNCTYPE(None, c_void_p, c_void_p, c_int)
+ErrorCallback = CFUNCTYPE(None, c_void_p, c_void_p, c_int8)
 
 
 class EpParams(Structure):
@@ -185,31 +186,33 @@ class EpAttr(Structure):
 #: result, arguments
 _Signature: TypeAlias = tuple[Any, list[Any]]
 _HANDLE: Final = c_void_p
+#: UCX packs this enumeration into a byte.
+_STATUS: Final = c_int8
 _PARAM: Final = POINTER(RequestParam)
 _SIGNATURES: Final[dict[str, _Signature]] = {
-    "ucp_worker_create": (c_int, [_HANDLE, POINTER(WorkerParams), POINTER(_HANDLE)]),
+    "ucp_worker_create": (_STATUS, [_HANDLE, POINTER(WorkerParams), POINTER(_HANDLE)]),
     "ucp_worker_destroy": (None, [_HANDLE]),
-    "ucp_worker_get_address": (c_int, [_HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
+    "ucp_worker_get_address": (_STATUS, [_HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
     "ucp_worker_release_address": (None, [_HANDLE, _HANDLE]),
-    "ucp_worker_get_efd": (c_int, [_HANDLE, POINTER(c_int)]),
-    "ucp_worker_arm": (c_int, [_HANDLE]),
+    "ucp_worker_get_efd": (_STATUS, [_HANDLE, POINTER(c_int)]),
+    "ucp_worker_arm": (_STATUS, [_HANDLE]),
     "ucp_worker_progress": (c_uint32, [_HANDLE]),
-    "ucp_ep_create": (c_int, [_HANDLE, POINTER(EpParams), POINTER(_HANDLE)]),
+    "ucp_ep_create": (_STATUS, [_HANDLE, POINTER(EpParams), POINTER(_HANDLE)]),
     "ucp_ep_close_nbx": (_HANDLE, [_HANDLE, _PARAM]),
     "ucp_ep_flush_nbx": (_HANDLE, [_HANDLE, _PARAM]),
-    "ucp_ep_query": (c_int, [_HANDLE, POINTER(EpAttr)]),
+    "ucp_ep_query": (_STATUS, [_HANDLE, POINTER(EpAttr)]),
     "ucp_tag_send_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _PARAM]),
     "ucp_tag_recv_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, c_uint64, _PARAM]),
     "ucp_get_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _HANDLE, _PARAM]),
-    "ucp_request_check_status": (c_int, [_HANDLE]),
-    "ucp_tag_recv_request_test": (c_int, [_HANDLE, POINTER(TagRecvInfo)]),
+    "ucp_request_check_status": (_STATUS, [_HANDLE]),
+    "ucp_tag_recv_request_test": (_STATUS, [_HANDLE, POINTER(TagRecvInfo)]),
     "ucp_request_cancel": (None, [_HANDLE, _HANDLE]),
     "ucp_request_free": (None, [_HANDLE]),
-    "ucp_mem_map": (c_int, [_HANDLE, POINTER(MemMapParams), POINTER(_HANDLE)]),
-    "ucp_mem_unmap": (c_int, [_HANDLE, _HANDLE]),
-    "ucp_rkey_pack": (c_int, [_HANDLE, _HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
+    "ucp_mem_map": (_STATUS, [_HANDLE, POINTER(MemMapParams), POINTER(_HANDLE)]),
+    "ucp_mem_unmap": (_STATUS, [_HANDLE, _HANDLE]),
+    "ucp_rkey_pack": (_STATUS, [_HANDLE, _HANDLE, POINTER(_HANDLE), POINTER(c_size_t)]),
     "ucp_rkey_buffer_release": (None, [_HANDLE]),
-    "ucp_ep_rkey_unpack": (c_int, [_HANDLE, c_char_p, POINTER(_HANDLE)]),
+    "ucp_ep_rkey_unpack": (_STATUS, [_HANDLE, c_char_p, POINTER(_HANDLE)]),
     "ucp_rkey_destroy": (None, [_HANDLE]),
 }
 

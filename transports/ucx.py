@@ -20,18 +20,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from transports import ucp
 from transports.address import Address
 from transports.api import Capabilities, Region
-from transports.base import Bound, OnWire, WireTransport
+from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
 from transports.config import SessionConfig
-from transports.errors import (
-    LocalMisuse,
-    PeerLost,
-    RemoteProtocol,
-    TransportError,
-    Unreachable,
-)
+from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError
 from transports.frame import HEAD_BYTES, MAX_META_BYTES
+from transports.sockets import dialled, listening, tune
+from transports.stream import Door
 from transports.ucx_bootstrap import Bootstrap
 from transports.ucx_context import Context
 from transports.ucx_memory import Piece, pieces
@@ -176,8 +173,7 @@ class UcxWire(Wire):
             self._linger.cancel()
         if self._worker is not None:
             self._worker.destroy(self._error)
-        self._bootstrap.on_end = _ignore
-        self._bootstrap.abort()
+        self._bootstrap.close(self._error)
 
     def _on_hung_up(self) -> None:
         """The socket has ended: the peer's process has, or it said goodbye, and what it flushed
@@ -187,7 +183,8 @@ class UcxWire(Wire):
             loop = asyncio.get_running_loop()
             self._linger = loop.call_later(_LINGER_S, self._break, PeerLost("the peer has gone"))
         else:
-            self._break(self._bootstrap.error or PeerLost("the peer has gone"))
+            assert self._bootstrap.error is not None
+            self._break(self._bootstrap.error)
 
     def abort(self) -> None:
         """See `Wire.abort`."""
@@ -205,8 +202,7 @@ class UcxWire(Wire):
             await self._bootstrap.goodbye()
 
     async def quiet(self) -> None:
-        """See `Wire.quiet`: the worker has gone, and nothing but the worker moves bytes."""
-        await self._bootstrap.closed()
+        """See `Wire.quiet`: with `abort` the worker has gone, and only it moves bytes."""
 
 
 class UcxTransport(WireTransport):
@@ -217,7 +213,8 @@ class UcxTransport(WireTransport):
 
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(config)
-        self._context: Context | None = Context()
+        ucp.library()  # is it there?
+        self._context: Context | None = None
         self._regions: weakref.WeakSet[UcxRegion] = weakref.WeakSet()
 
     @contextlib.asynccontextmanager
@@ -229,6 +226,8 @@ class UcxTransport(WireTransport):
         finally:
             for region in list(self._regions):
                 region.close()
+            if self._context is not None:
+                self._context.close()
             self._context = None
 
     @property
@@ -240,47 +239,25 @@ class UcxTransport(WireTransport):
 
     async def dial(self, address: Address) -> Wire:
         """See `WireTransport.dial`."""
-        loop, opened = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            _, bootstrap = await loop.create_connection(
-                lambda: Bootstrap(lambda _: opened.set()), address.host, address.port
-            )
-        except OSError as error:
-            raise Unreachable(f"{address}: {error}") from None
-        return UcxWire(self.context, bootstrap, str(address))
+        sock = await dialled(address, self.config.handshake_s)
+        return UcxWire(self.context, Bootstrap(sock), str(address))
 
     async def bind(self, address: Address, on_wire: OnWire) -> Bound:
         """See `WireTransport.bind`."""
-        context = self.context
+        sock = await listening(address, MAX_WAITING)
+        bound = Address("ucx", address.host, sock.getsockname()[1])
+        return Bound(bound, Door(sock, self._came_in, on_wire).close)
 
-        def opened(bootstrap: Bootstrap) -> None:
-            on_wire(UcxWire(context, bootstrap, bootstrap.peer_address))
-
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )
-        except OSError as error:
-            raise LocalMisuse(f"{address}: {error}") from None
-        family, _, _, _, where = found[0]  # one: with port 0 others would get other ports
-        try:
-            listening = socket.create_server(where[:2], family=family)
-        except OSError as error:
-            raise Unreachable(f"{address}: {error}") from None
-        server = await loop.create_server(lambda: Bootstrap(opened), sock=listening)
-        port = listening.getsockname()[1]
-        return Bound(Address("ucx", address.host, port), server.close)
+    def _came_in(self, sock: socket.socket) -> Wire:
+        tune(sock)
+        host, port = sock.getpeername()[:2]
+        return UcxWire(self.context, Bootstrap(sock), str(Address("ucx", host, port)))
 
     def allocate(self, size: int) -> Region:
         """See `Transport.allocate`."""
         region = UcxRegion(self.context, size)
         self._regions.add(region)
         return region
-
-
-def _ignore() -> None:
-    """Nothing is left to be told."""
 
 
 def _boot_id() -> bytes:

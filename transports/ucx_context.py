@@ -21,10 +21,23 @@ class Context:
         from ucxx._lib import libucxx
 
         feature = libucxx.Feature
+        features = (feature.TAG, feature.RMA, feature.WAKEUP)
         try:
-            self._context = libucxx.UCXContext(asked, (feature.TAG, feature.RMA, feature.WAKEUP))
+            self._context: Any = libucxx.UCXContext(asked, features)
         except Exception as error:  # noqa: BLE001 ucxx has dozens of classes for statuses
             raise Unsupported(f"UCX can't start: {error}") from None
-        self.handle: int = self._context.handle
         #: UCX found a GPU to move bytes from and to.
         self.has_cuda = "cuda" in self._context.info
+
+    @property
+    def handle(self) -> int:
+        """For calls of libucp."""
+        assert self._context is not None, "workers and regions go before their context"
+        handle: int = self._context.handle
+        return handle
+
+    def close(self) -> None:
+        """Let go of it now, whoever still refers to this object; with it go UCX's own thread and
+        descriptors. Idempotent; all workers and regions have gone before.
+        """
+        self._context = None
