@@ -25,7 +25,7 @@ from transports.address import Address
 from transports.api import Capabilities, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
 from transports.config import SessionConfig
-from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError
+from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError, Unsupported
 from transports.frame import HEAD_BYTES, MAX_META_BYTES
 from transports.sockets import dialled, listening, tune
 from transports.stream import Door
@@ -75,7 +75,7 @@ class UcxWire(Wire):
     async def trusted(self) -> None:
         """See `Wire.trusted`: bring up UCX, and let it show that it works in both directions."""
         self._check()
-        worker = self._worker = Worker(self._context.handle, self._break)
+        worker = self._worker = self._make_worker()
         self._tag_in = secrets.randbits(48) << 16
         ours = _INTRODUCTION.pack(_VERSION, self._tag_in, _boot_id())
         self._bootstrap.send(ours + worker.address())
@@ -90,6 +90,13 @@ class UcxWire(Wire):
         if await self.recv_head() != _GREETING:
             raise RemoteProtocol("no greeting over UCX")
         self._look_at_lanes(worker, boot_id == _boot_id())
+
+    def _make_worker(self) -> Worker:
+        try:
+            return Worker(self._context.handle, self._break)
+        except Unsupported:
+            self._context.renew()
+            return Worker(self._context.handle, self._break)
 
     def _look_at_lanes(self, worker: Worker, same_host: bool) -> None:
         self.lanes = worker.lanes()
@@ -151,7 +158,9 @@ class UcxWire(Wire):
         """See `Wire.share`."""
         if not isinstance(region, UcxRegion) or region.context is not self._context:
             raise LocalMisuse("not a region of this transport")
-        return region.describe()
+        if self._worker is None:
+            raise LocalMisuse("no link yet")
+        return region.describe(self._worker.context)
 
     def attach(self, description: bytes) -> RemoteRegion:
         """See `Wire.attach`."""

@@ -31,7 +31,7 @@ _FIELDS_ADDRESS_LENGTH: Final = 0b11
 
 
 class UcxRegion(Region):
-    """Anonymous memory, registered."""
+    """Anonymous memory, registered with the contexts of the links that share it."""
 
     def __init__(self, context: Context, size: int) -> None:
         if size < 1:
@@ -40,13 +40,8 @@ class UcxRegion(Region):
         self.context = context
         self._memory: mmap.mmap | None = _map(size)
         self._view = memoryview(self._memory)
-        params = ucp.MemMapParams(
-            field_mask=_FIELDS_ADDRESS_LENGTH, address=address_of(self._view), length=size
-        )
-        handle = c_void_p()
-        status = context.library.ucp_mem_map(context.handle, byref(params), byref(handle))
-        ucp.check(status, "mem_map")
-        self._handle = handle.value or 0
+        #: By context: what `ucp_mem_map` gave.
+        self._handles: dict[int, int] = {}
 
     @property
     def view(self) -> memoryview:
@@ -55,23 +50,36 @@ class UcxRegion(Region):
             raise LocalMisuse("this region is closed")
         return self._view
 
-    def describe(self) -> bytes:
-        """What a peer needs to read it."""
+    def describe(self, context: int) -> bytes:
+        """What a peer needs to read it over a worker of this context."""
         address = address_of(self.view)
+        if context not in self._handles:
+            self._handles[context] = self._registered(context, address)
         blob, size = c_void_p(), c_size_t()
         lib = self.context.library
-        status = lib.ucp_rkey_pack(self.context.handle, self._handle, byref(blob), byref(size))
+        status = lib.ucp_rkey_pack(context, self._handles[context], byref(blob), byref(size))
         ucp.check(status, "rkey_pack")
         try:
             return _DESCRIPTION.pack(self.size, address) + string_at(blob, size.value)
         finally:
             lib.ucp_rkey_buffer_release(blob)
 
+    def _registered(self, context: int, address: int) -> int:
+        params = ucp.MemMapParams(
+            field_mask=_FIELDS_ADDRESS_LENGTH, address=address, length=self.size
+        )
+        handle = c_void_p()
+        status = self.context.library.ucp_mem_map(context, byref(params), byref(handle))
+        ucp.check(status, "mem_map")
+        return handle.value or 0
+
     def close(self) -> None:
         """See `Region.close`; the memory goes with the last view of it."""
         if self._memory is None:
             return
-        self.context.library.ucp_mem_unmap(self.context.handle, self._handle)
+        for context, handle in self._handles.items():
+            self.context.library.ucp_mem_unmap(context, handle)
+        self._handles.clear()
         memory, self._memory, self._view = self._memory, None, memoryview(b"")
         with contextlib.suppress(BufferError):
             memory.close()

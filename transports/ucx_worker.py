@@ -37,6 +37,7 @@ class Worker:
 
     def __init__(self, context: int, on_broken: Callable[[TransportError], None]) -> None:
         self._lib = lib = ucp.library()
+        self.context = context
         self._loop = asyncio.get_running_loop()
         self._on_broken: Callable[[TransportError], None] | None = on_broken
         self._operations: list[Operation] = []
