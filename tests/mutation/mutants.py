@@ -95,7 +95,7 @@ MUTANTS = [
         INDEX,
         "            self.oldest[key] = copies.pop(0)\n",
         "            self.oldest[key] = copies.pop()\n",
-        POOL_TEST,
+        "tests/mutation/checks.py::test_the_oldest_copy_is_found_and_then_the_next",
         always=True,
     ),
     Mutant(

@@ -508,7 +508,8 @@ class ManagerMachine(RuleBasedStateMachine):
         self.shadow.write_garbage(tables, end, slots, step)
         outputs: tuple[int, ...] = ()
         accepted = min(accepted, len(drafts))
-        if end - len(drafts) == request.num_tokens + len(sequence.pending):
+        available = request.num_tokens + len(sequence.pending)
+        if end - len(drafts) == available < self.config.max_model_len:
             outputs = (*drafts[:accepted], bonus)
         flight = Flight(step, begin, need.new, outputs, len(drafts), len(drafts) - accepted)
         sequence.flights.append(flight)
@@ -623,8 +624,8 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(numbers=st.lists(pick, min_size=1, max_size=3))
     def evict(self, numbers: list[int]) -> None:
         """Mostly blocks that can be found."""
-        found = sorted({block.block_id for _, _, block in self.pool.cached_blocks()}) or [0]
-        blocks = [int(found[number % len(found)]) for number in numbers]
+        found = sorted({block.block_id for _, _, block in self.pool.cached_blocks()})
+        blocks = [int(found[number % len(found)]) if found else 0 for number in numbers]
         self.manager.evict_blocks(blocks)
         for block in blocks:
             self.model.pool.forget(block)

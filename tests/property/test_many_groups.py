@@ -39,6 +39,7 @@ def state(block_size: int = 4, scratch: int = 0) -> KVCacheSpec:
 @st.composite
 def several(
     draw: st.DrawFn,
+    /,
     groups: list[list[KVCacheSpec]],
     *,
     eagle: bool = False,

@@ -1,6 +1,4 @@
-"""Hits that end inside a block (S10): never a wrong token, and capacity as the traces' README says."""
-
-from hypothesis import strategies as st
+"""Hits that end inside a block (S10): never a wrong token, never a block too few or too many."""
 
 from kvdist.cache import Request
 from tests.model.naive_groups import ceil
