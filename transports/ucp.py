@@ -43,9 +43,9 @@ HOST: Final = 0
 CUDA: Final = 1
 
 _CLOSE_FORCE: Final = 1
-_FULL_MASK: Final = (1 << 64) - 1
+FULL_MASK: Final = (1 << 64) - 1
 #: Results from here on are negated statuses, below are requests.
-_FIRST_ERROR: Final = (1 << 64) - 100
+FIRST_ERROR: Final = (1 << 64) - 100
 
 
 class Status(IntEnum):
@@ -246,7 +246,7 @@ def request_of(result: int | None) -> int:
     """The request that a call began, 0 if it is done already. Raises: what the status says."""
     if not result:
         return 0
-    if result >= _FIRST_ERROR:
+    if result >= FIRST_ERROR:
         raise error_of(result - (1 << 64), "post")
     return result
 
@@ -260,6 +260,3 @@ def check(status: int, what: str) -> None:
 def force_close_param() -> RequestParam:
     """Close now, whatever is under way."""
     return RequestParam(op_attr_mask=FIELD_FLAGS, flags=_CLOSE_FORCE)
-
-
-FULL_MASK: Final = _FULL_MASK

@@ -46,6 +46,10 @@ _MAX_ADDRESS_BYTES: Final = 32 << 10
 _HEAD, _BODY = 0, 1
 #: The first thing that is said over UCX, both ways: the lanes work.
 _GREETING: Final = b"ucx works"
+#: Transports that only join processes of one host.
+_SHARED_MEMORY: Final = frozenset({"posix", "sysv", "cma", "xpmem", "knem", "self"})
+#: Through shared memory a part this large takes a few ms, and a new one costs half of one.
+_PART_BYTES: Final = 32 << 20
 #: After a goodbye: what was flushed has long arrived by then.
 _LINGER_S: Final = 1.0
 
@@ -101,7 +105,9 @@ class UcxWire(Wire):
     def _look_at_lanes(self, worker: Worker, same_host: bool) -> None:
         self.lanes = worker.lanes()
         names = {lane.partition("/")[0] for lane in self.lanes}
-        if same_host and names <= {"tcp"} and "UCX_TLS" not in os.environ:
+        if names & _SHARED_MEMORY:
+            self.least_part_bytes = _PART_BYTES
+        elif same_host and "UCX_TLS" not in os.environ:
             self.concern = (
                 f"UCX goes through {', '.join(self.lanes)} within one host; do both processes see "
                 "the same /dev/shm and each other's pid?"

@@ -116,33 +116,35 @@ def pieces(tag: int, views: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]
 
 def gets(
     base: int, spans: Sequence[Span], into: Sequence[memoryview]
-) -> Iterator[tuple[int, int, int]]:
+) -> list[tuple[int, int, int]]:
     """Local address, remote address, length: as few as there can be, of at most `PIECE_BYTES`."""
+    found: list[tuple[int, int, int]] = []
     targets = iter(runs(into))
     local = room = 0
-    pending = (0, 0, 0)
+    here = there = length = 0  # what has been merged and isn't in the list yet
     for span in spans:
         remote, left = base + span.offset, span.length
         while left:
             if not room:
                 local, room = next(targets), next(targets)
-            length = min(left, room)
-            if pending[0] + pending[2] == local and pending[1] + pending[2] == remote:
-                pending = (pending[0], pending[1], pending[2] + length)
+            step = left if left < room else room
+            if local == here + length and remote == there + length:
+                length += step
             else:
-                yield from _bounded(*pending)
-                pending = (local, remote, length)
-            local, room, remote, left = (
-                local + length,
-                room - length,
-                remote + length,
-                left - length,
-            )
-    yield from _bounded(*pending)
+                if length:
+                    found.append((here, there, length))
+                here, there, length = local, remote, step
+            local += step
+            room -= step
+            remote += step
+            left -= step
+    if length:
+        found.append((here, there, length))
+    if max((get[2] for get in found), default=0) > PIECE_BYTES:
+        return [part for get in found for part in _parts(*get)]
+    return found
 
 
-def _bounded(local: int, remote: int, length: int) -> Iterator[tuple[int, int, int]]:
-    while length:
-        step = min(length, PIECE_BYTES)
-        yield local, remote, step
-        local, remote, length = local + step, remote + step, length - step
+def _parts(local: int, remote: int, length: int) -> Iterator[tuple[int, int, int]]:
+    for done in range(0, length, PIECE_BYTES):
+        yield local + done, remote + done, min(PIECE_BYTES, length - done)
