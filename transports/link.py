@@ -120,7 +120,7 @@ class WireLink(Link):
             self._check_peer()
             raise BodyRefused(f"{self.peer.node_id} refused a body of {size} bytes")
         try:
-            for part in cut(views, self._config.part_bytes):
+            for part in cut(views, max(self._config.part_bytes, self._wire.least_part_bytes)):
                 await self._write(Type.BODY, argument=offer, views=part, body_crc=self._crc(part))
         except asyncio.CancelledError:
             self._end(PeerLost("a send was cancelled in mid-body"))

@@ -35,6 +35,8 @@ class Wire(ABC):
     capabilities: Capabilities
     #: For people and logs.
     peer_address: str
+    #: Parts of large bodies are at least this large: for wires where each part costs round trips.
+    least_part_bytes: int = 0
     #: Counts up with every byte that arrives: silence is when it stands still.
     received_bytes: int = 0
 
