@@ -13,19 +13,18 @@ from transports.testing.setup import Setup
 #: Named by its promise; raises AssertionError, or whatever came up, if it isn't kept.
 Check: TypeAlias = Callable[[Setup], Awaitable[None]]
 
-#: Checks that also hold under legal faults of the caller's, which don't cut links.
-PLAIN: Final[list[Check]] = [
-    *messages.CHECKS,
-    *flow.CHECKS,
-    *ending.CHECKS,
-    *cancelling.CHECKS,
-    *meeting.CHECKS,
-    *regions.CHECKS,
-    *loops.CHECKS,
-]
-#: Checks that bring faults of their own.
-WITH_FAULTS: Final[list[Check]] = [*breaking.CHECKS]
-CHECKS: Final[list[Check]] = [*PLAIN, *WITH_FAULTS]
+MESSAGES: Final[list[Check]] = messages.CHECKS
+FLOW: Final[list[Check]] = flow.CHECKS
+ENDING: Final[list[Check]] = ending.CHECKS
+CANCELLING: Final[list[Check]] = cancelling.CHECKS
+MEETING: Final[list[Check]] = meeting.CHECKS
+READS: Final[list[Check]] = regions.CHECKS
+LOOPS: Final[list[Check]] = loops.CHECKS
+#: These bring faults of their own.
+BREAKING: Final[list[Check]] = breaking.CHECKS
+
+PLAIN: Final[list[Check]] = [*MESSAGES, *FLOW, *ENDING, *CANCELLING, *MEETING, *READS, *LOOPS]
+CHECKS: Final[list[Check]] = [*PLAIN, *BREAKING]
 
 
 async def run(check: Check, setup: Setup, *, limit_s: float = 30.0) -> None:

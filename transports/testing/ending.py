@@ -1,6 +1,7 @@
 """Checks of how links end: closed, aborted, lost; and what is promised afterwards."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from transports.errors import LocalMisuse, PeerClosed, PeerLost
@@ -242,7 +243,7 @@ async def check_errors_pass_through_the_context(setup: Setup) -> None:
         raise AssertionError("the error is gone")
 
 
-CHECKS = [
+CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_close_comes_after_all_messages,
     check_close_waits_for_a_send_under_way,
     check_after_close_every_call_is_misuse,

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from transports.errors import PeerClosed
@@ -78,7 +78,7 @@ async def check_two_loops_linked(setup: Setup) -> None:
     await asyncio.to_thread(_in_threads, listen, dial)
 
 
-CHECKS = [
+CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_two_loops_apart,
     check_two_loops_linked,
 ]

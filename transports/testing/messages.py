@@ -2,6 +2,7 @@
 
 import array
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from transports.api import Buffer, Head, Link
@@ -237,7 +238,7 @@ async def check_the_body_waits_for_its_place(setup: Setup) -> None:
         await sending
 
 
-CHECKS = [
+CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_messages_of_all_sizes_arrive_in_order,
     check_many_small_messages_in_order,
     check_bodies_are_cut_differently_on_both_sides,

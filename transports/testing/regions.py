@@ -1,6 +1,7 @@
 """Checks of one-sided reads, where a transport has them; where not, that it says so."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from transports.api import Region, Span, Transport
 from transports.errors import (
@@ -255,7 +256,7 @@ async def check_reads_end_with_the_link(setup: Setup) -> None:
                 region.close()
 
 
-CHECKS = [
+CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_no_reads_where_there_are_none,
     check_reads_land_where_they_should,
     check_reads_out_of_bounds,

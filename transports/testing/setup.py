@@ -141,7 +141,8 @@ async def receive(link: Link) -> tuple[Head, bytes]:
         body = bytearray(head.body_bytes)  # a new one each time: what was offered can be withdrawn
         return [body]
 
-    return await link.recv(place), bytes(body)
+    head = await link.recv(place)
+    return head, bytes(body) if head.body_bytes else b""
 
 
 async def carry(a: Link, b: Link, body: bytes = b"", kind: int = 1, meta: bytes = b"") -> None:
