@@ -37,10 +37,15 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     ) -> GroupHit:
         """All earlier chunks as null blocks, then what is cached of the chunk of `max_length`."""
         assert not drop_eagle_block, "refused by KVCacheConfig"
-        num_skipped = self.get_num_skipped_tokens(max_length) // self.block_size
+        chunk_start = self.get_num_skipped_tokens(max_length)
+        num_skipped = chunk_start // self.block_size
         hashes = self.hashes_of_blocks(block_hashes)[num_skipped : max_length // self.block_size]
         found = [index.get_longest_prefix(hashes) for index in indexes]
         num_real = min(map(len, found))
+        if not num_real and chunk_start % self.block_size:
+            # The hit would end before the chunk begins, and there earlier tokens are read.
+            end = num_skipped * self.block_size
+            return self.find_longest_cache_hit(block_hashes, end, indexes, drop_eagle_block)
         nulls = [self.pool.null_block] * num_skipped
         return (
             [nulls + blocks[:num_real] for blocks in found],

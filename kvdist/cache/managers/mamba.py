@@ -89,13 +89,19 @@ class MambaManager(SingleTypeKVCacheManager):
                 self._with_scratch(space), hit_blocks, apply_admission_cap
             )
         request_id = space.request_id
-        num_owned = len(self.req_to_blocks.get(request_id, ()))
-        num_new = self._num_required(space) - len(hit_blocks) - num_owned
+        num_owned = len(hit_blocks) + len(self.req_to_blocks.get(request_id, ()))
+        num_external = 0
+        if space.total > space.local:
+            # The state that is loaded has a block of its own, before that of the first step.
+            num_skipped = self.get_num_skipped_tokens(space.total) // self.block_size
+            num_owned = max(num_owned, num_skipped)
+            num_external = max(0, cdiv(space.total, self.block_size) - num_owned)
+        num_new = self._num_required(space) - num_owned - num_external
         copies = int(
             self._ends_inside_a_block(hit_blocks, space.local) or request_id in self.partial_hits
         )
         num_new = min(max(num_new, 0) + copies, self._most_new_blocks(request_id, copies))
-        return num_new + sum(not block.ref_cnt for block in hit_blocks)
+        return num_external + num_new + sum(not block.ref_cnt for block in hit_blocks)
 
     def _num_required(self, space: TokenSpace) -> int:
         """Length of the table: lookahead tokens have no states of their own."""
