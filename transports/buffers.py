@@ -19,6 +19,18 @@ def as_views(buffers: Sequence[Buffer], *, writable: bool = False) -> list[memor
 
     Raises: LocalMisuse for what has no contiguous memory, or may not be written.
     """
+    plain = [
+        buffer
+        for buffer in buffers
+        if type(buffer) is memoryview
+        and buffer.format == "B"
+        and buffer.ndim == 1
+        and buffer.c_contiguous
+        and not (writable and buffer.readonly)
+        and buffer.nbytes
+    ]
+    if len(plain) == len(buffers):  # as it mostly is, and then it should cost little
+        return plain
     views = []
     for buffer in buffers:
         try:

@@ -86,6 +86,14 @@ class CopyRead:
 
 def _pieces(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
     """(offset in the source, target) of pieces of at most `STEP_BYTES`; both are walked once."""
+    lengths = [span.length for span in spans]
+    if lengths == list(map(len, into)) and max(lengths, default=0) <= STEP_BYTES:
+        # One target a span, as it mostly is, and then it should cost little.
+        return zip([span.offset for span in spans], into, strict=True)
+    return _cut(spans, into)
+
+
+def _cut(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[tuple[int, memoryview]]:
     targets = iter(into)
     left = _NOTHING
     for span in spans:
