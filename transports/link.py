@@ -485,9 +485,8 @@ class WireLink(Link):
         """End the link after too long a silence.
 
         Each look counts once however late it comes: a loop that stood still must have had a turn
-        for reading before it calls the peer silent. A side that has nothing to say pings also
-        while it hears the peer: pings of a peer that sends much wait behind its own bytes, and on a
-        slow network it would hear nothing for too long.
+        for reading before it calls the peer silent. Who says nothing else pings, silence or not: on
+        a slow network the pings of a peer that sends much wait behind its own bytes.
         """
         limit = self._config.lost_after_s / self._config.keepalive_s
         silent, seen, said = 0, self._wire.received_bytes, self._session.next_number_out
@@ -495,8 +494,7 @@ class WireLink(Link):
             await asyncio.sleep(self._config.keepalive_s)
             silent = silent + 1 if self._wire.received_bytes == seen else 0
             seen = self._wire.received_bytes
-            mute = self._session.next_number_out == said
-            said = self._session.next_number_out
-            if (silent or mute) and not self._closing:
+            if (silent or self._session.next_number_out == said) and not self._closing:
                 self._control.ping()
+            said = self._session.next_number_out
         raise PeerLost(f"{self.peer.node_id} has been silent for {self._config.lost_after_s} s")

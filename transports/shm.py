@@ -33,6 +33,9 @@ from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
 from transports.stream import Door, StreamWire
 from transports.wire import RemoteRegion, Wire
 
+if not hasattr(os, "memfd_create"):
+    raise Unsupported("shared memory needs Linux")
+
 #: What comes before a region's memory; the least that keeps that aligned.
 HEADER_BYTES: Final = mmap.PAGESIZE
 #: Size of what the socket holds of one direction.

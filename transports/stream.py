@@ -184,7 +184,7 @@ class StreamWire(Wire):
                 self._loop.call_soon(self._on_readable)
         except TransportError as error:
             self._error = error
-            self._readable.set_exception(error)
+            _fail(self._readable, error)
 
     def _pump_in(self) -> bool:
         """Read what is there, within this turn's share; True if that is what was waited for."""
@@ -260,7 +260,7 @@ class StreamWire(Wire):
                 self._writable.set_result(None)
         except TransportError as error:
             self._error = error
-            self._writable.set_exception(error)
+            _fail(self._writable, error)
 
     def _pump_out(self, out: Cursor) -> bool:
         """Write what fits, within this turn's share; True if that was all."""
@@ -310,7 +310,7 @@ class StreamWire(Wire):
         self._error = self._error or PeerLost("aborted on this side")
         for waiter in (self._readable, self._writable):
             if waiter is not None and not waiter.done():
-                waiter.set_exception(type(self._error)(*self._error.args))
+                _fail(waiter, type(self._error)(*self._error.args))
 
     async def close(self) -> None:
         """See `Wire.close`. It returns when the peer has ended its direction too, so that what was
@@ -332,6 +332,11 @@ class StreamWire(Wire):
 
     async def quiet(self) -> None:
         """Only calls of ours write into buffers, and `abort` has ended them."""
+
+
+def _fail(waiter: asyncio.Future[None], error: TransportError) -> None:
+    waiter.set_exception(error)
+    waiter.exception()  # whoever waits gets it; if nobody does any more, nothing is logged
 
 
 class Door:

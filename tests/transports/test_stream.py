@@ -1,31 +1,27 @@
-"""What links over sockets share, over tcp and shm; and the wire under them, byte by byte."""
+"""What links over sockets share, over tcp and over shm."""
 
 import asyncio
 import contextlib
 import os
-import socket
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.transports.linked import SHORT, Linked, an_address, config, linked, scattered
+from tests.transports.linked import an_address, config, linked, scattered
 from transports.api import Head, Link
 from transports.errors import (
     BodyRefused,
-    LocalMisuse,
     PeerClosed,
     PeerLost,
-    RemoteProtocol,
     TransportError,
     Unreachable,
 )
-from transports.frame import HEAD_BYTES, MAX_META_BYTES, Frame, Type
 from transports.registry import make_transport
-from transports.stream import AHEAD_BYTES, TURN_BYTES, StreamWire
+from transports.stream import TURN_BYTES
 
 MIB = 1 << 20
 
@@ -359,142 +355,6 @@ def test_uvloop(address: str, uvloop: Any) -> None:
         runner.run(_talk(address))
 
 
-# -- cancelled at each await -----------------------------------------------------------------------
-
-
-async def _cancelled_after(turns: int, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
-    """Whether `work` was cancelled, after so many turns of the loop; else what came of it."""
-    task = asyncio.ensure_future(work())
-    for _ in range(turns):
-        await asyncio.sleep(0)
-        if task.done():
-            break
-    task.cancel()
-    try:
-        return False, await task
-    except asyncio.CancelledError:
-        return True, None
-    except TransportError as error:
-        return False, error
-
-
-@contextlib.asynccontextmanager
-async def _echo(address: str) -> AsyncIterator[Linked]:
-    """A pair whose far side sends everything back."""
-
-    async def echo(link: Link) -> None:
-        with contextlib.suppress(TransportError):
-            body = memoryview(bytearray(MIB))
-            while True:
-                head = await link.recv(lambda head: [body[: head.body_bytes]])
-                await link.send(head.kind, head.meta, [body[: head.body_bytes]])
-
-    async with linked(address) as pair, asyncio.TaskGroup() as group:
-        task = group.create_task(echo(pair.far))
-        try:
-            yield pair
-        finally:
-            task.cancel()
-
-
-@pytest.mark.parametrize("size", [0, 100, MIB])
-def test_cancelled_sends_and_receives(address: str, size: int) -> None:
-    """At each turn: the link is as good as before, or it has ended; never something between."""
-
-    async def main(turns: int) -> bool:
-        async with _echo(address) as pair:
-            link, body = pair.near, bytearray(size)
-
-            async def ask() -> None:
-                await link.send(1, b"first", [bytes(size)])
-                await link.recv(lambda _: [body])
-
-            cancelled, _ = await _cancelled_after(turns, ask)
-            try:
-                async with asyncio.timeout(10):
-                    await link.send(2, b"second")
-                    heads = [await link.recv(lambda h: [bytearray(h.body_bytes)])]
-                    while heads[-1].kind != 2:
-                        heads.append(await link.recv(lambda h: [bytearray(h.body_bytes)]))
-            except PeerLost:
-                assert cancelled
-            return cancelled
-
-    turns = 0
-    while asyncio.run(main(turns)):
-        turns += 1
-    assert turns > 2
-
-
-def test_cancelled_connects(address: str) -> None:
-    async def main() -> None:
-        async with (
-            make_transport(address, config("near")).open() as near,
-            make_transport(address, config("far")).open() as far,
-        ):
-            listener = await far.listen(address)
-            turns = 0
-            while True:
-                cancelled, link = await _cancelled_after(
-                    turns, lambda: near.connect(listener.address)
-                )
-                if not cancelled:
-                    break
-                turns += 1
-            assert turns > 2
-            await link.send(1, b"after all")
-            while True:
-                accepted = await listener.accept()
-                try:
-                    head = await accepted.recv()
-                    break
-                except PeerLost:
-                    pass  # one that was cancelled late
-            assert head.meta == b"after all"
-
-    asyncio.run(main())
-
-
-def test_cancelled_accepts_lose_nobody(address: str) -> None:
-    async def main() -> None:
-        async with (
-            make_transport(address, config("near")).open() as near,
-            make_transport(address, config("far")).open() as far,
-        ):
-            listener = await far.listen(address)
-            for turns in range(12):
-                connecting = asyncio.create_task(near.connect(listener.address))
-                cancelled, accepted = await _cancelled_after(turns, listener.accept)
-                link = await connecting
-                if cancelled:
-                    accepted = await listener.accept()
-                await link.send(turns)
-                assert (await accepted.recv()).kind == turns
-                link.abort()
-
-    asyncio.run(main())
-
-
-def test_cancelled_closes_end_the_link(address: str) -> None:
-    async def main(turns: int) -> bool:
-        async with linked(address, **SHORT) as pair:
-            cancelled, outcome = await _cancelled_after(turns, pair.near.close)
-            assert outcome is None
-            async with asyncio.timeout(10):
-                with pytest.raises((PeerClosed, PeerLost)):
-                    await pair.far.recv()
-                with pytest.raises((LocalMisuse, PeerClosed, PeerLost)):
-                    await pair.near.send(1)
-                await pair.near.close()
-                await pair.near.quiet()
-            return cancelled
-
-    turns = 1  # before that it hasn't begun
-    while asyncio.run(main(turns)):
-        turns += 1
-    assert turns > 2
-
-
 def test_refused_bodies_leave_the_link_good(address: str) -> None:
     def refuse(head: Head) -> list[bytearray]:
         raise BodyRefused("no room")
@@ -534,197 +394,5 @@ def test_an_address_in_use(address: str) -> None:
             await listener.close()
             again = await transport.listen(listener.address)
             assert again.address == listener.address
-
-    asyncio.run(main())
-
-
-# -- the wire --------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def _wire() -> AsyncIterator[tuple[StreamWire, socket.socket]]:
-    """A wire, and the bare other end of it."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
-    wire = StreamWire(ours, "test")
-    try:
-        yield wire, theirs
-    finally:
-        wire.abort()
-        theirs.close()
-
-
-def _head(size: int = 0, meta: bytes = b"", number: int = 0) -> bytes:
-    return Frame(Type.MESSAGE, number, body_bytes=size, meta=meta).encode()
-
-
-def test_heads_come_in_any_pieces() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            head = _head(3, b"meta")
-            receiving = asyncio.create_task(wire.recv_head())
-            for byte in head + b"abc":
-                peer.send(bytes([byte]))
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            assert await receiving == head
-            into = bytearray(3)
-            await wire.recv_body([memoryview(into)[:1], memoryview(into)[1:]])
-            assert into == b"abc"
-            assert wire.received_bytes == len(head) + 3
-
-    asyncio.run(main())
-
-
-def test_the_read_ahead_holds_any_heads() -> None:
-    heads = [_head(meta=os.urandom(size)) for size in (0, MAX_META_BYTES, 1, 60_000, 9_000, 17)] * 6
-
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            loop = asyncio.get_running_loop()
-            sending = asyncio.create_task(loop.sock_sendall(peer, b"".join(heads)))
-            for head in heads:
-                assert await wire.recv_head() == head
-            await sending
-
-    asyncio.run(main())
-
-
-def test_a_head_that_comes_along_with_a_body() -> None:
-    body, second = os.urandom(5 * MIB), _head(2, b"later")
-
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            loop = asyncio.get_running_loop()
-            data = _head(len(body)) + body + second + b"xy"
-            sending = asyncio.create_task(loop.sock_sendall(peer, data))
-            await wire.recv_head()
-            into = bytearray(len(body))
-            await wire.recv_body([memoryview(into)])
-            assert into == body
-            assert await wire.recv_head() == second
-            rest = bytearray(2)
-            await wire.recv_body([memoryview(rest)])
-            assert rest == b"xy"
-            await sending
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"G", b"kX", b"\x16\x03\x01\x02", b"GET / HTTP/1.1\r\n", bytes(200), b"kx\x02" + bytes(60)],
-)
-def test_garbage_is_no_frame(garbage: bytes) -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            peer.send(garbage)
-            with pytest.raises(RemoteProtocol):
-                await wire.recv_head()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("kept", [0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 2])
-def test_an_end_in_mid_frame(kept: int) -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            peer.send((_head(5, b"m") + b"12345")[:kept])
-            peer.shutdown(socket.SHUT_WR)
-            if kept >= HEAD_BYTES + 1:
-                await wire.recv_head()
-                receiving: Awaitable[object] = wire.recv_body([memoryview(bytearray(5))])
-            else:
-                receiving = wire.recv_head()
-            with pytest.raises(PeerLost):
-                await receiving
-
-    asyncio.run(main())
-
-
-def test_bytes_are_counted_while_a_body_lands() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            peer.send(_head(100))
-            await wire.recv_head()
-            into, seen = bytearray(100), wire.received_bytes
-            receiving = asyncio.create_task(wire.recv_body([memoryview(into)]))
-            for count in range(1, 100):
-                peer.send(b"x")
-                while wire.received_bytes < seen + count:  # noqa: ASYNC110 (nobody tells)
-                    await asyncio.sleep(0)
-                assert not receiving.done()
-            peer.send(b"x")
-            await receiving
-
-    asyncio.run(main())
-
-
-def test_nothing_lands_after_a_cancelled_receive() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            peer.send(_head(100) + b"x" * 50)
-            await wire.recv_head()
-            into = bytearray(100)
-            receiving = asyncio.create_task(wire.recv_body([memoryview(into)]))
-            await asyncio.sleep(0.01)
-            receiving.cancel()
-            peer.send(b"y" * 50)
-            with pytest.raises(asyncio.CancelledError):
-                await receiving
-            for _ in range(5):
-                await asyncio.sleep(0.01)
-            assert into == b"x" * 50 + bytes(50)
-
-    asyncio.run(main())
-
-
-def test_calls_after_an_abort() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, _):
-            wire.abort()
-            wire.abort()
-            for call in (wire.send(_head()), wire.recv_head()):
-                with pytest.raises(PeerLost):
-                    await call
-            await wire.close()
-            await wire.quiet()
-
-    asyncio.run(main())
-
-
-def test_an_abort_wakes_who_waits() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, _):
-            receiving = asyncio.create_task(wire.recv_head())
-            sending = asyncio.create_task(wire.send(_head(), [memoryview(bytes(8 * MIB))]))
-            await asyncio.sleep(0.01)
-            wire.abort()
-            for task in (receiving, sending):
-                with pytest.raises(PeerLost):
-                    await task
-
-    asyncio.run(main())
-
-
-def test_a_peer_that_reads_no_more() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            sending = asyncio.create_task(wire.send(_head(), [memoryview(bytes(8 * MIB))]))
-            await asyncio.sleep(0.01)
-            peer.close()
-            with pytest.raises(PeerLost):
-                await sending
-
-    asyncio.run(main())
-
-
-def test_a_small_frame_is_one_piece() -> None:
-    async def main() -> None:
-        async with _wire() as (wire, peer):
-            body = [memoryview(b"abc"), memoryview(b"def")]
-            await wire.send(_head(6), body)
-            assert peer.recv(AHEAD_BYTES) == _head(6) + b"abcdef"
 
     asyncio.run(main())
