@@ -185,7 +185,7 @@ class WireListener(Listener):
     def arrive(self, wire: Wire) -> None:
         """A wire has come in."""
         group = self._transport._group
-        waiting = len(self._greeting) + self._passed.qsize()
+        waiting = sum(not task.done() for task in self._greeting) + self._passed.qsize()
         if self._closed or group is None or waiting >= MAX_WAITING:
             self.num_refused += 1
             wire.abort()

@@ -106,7 +106,8 @@ class MemoryWire(Wire):
 
     def abort(self) -> None:
         """See `Wire.abort`."""
-        self._out.break_off()
+        if not self._out.ended:  # what was sent before `close` still arrives
+            self._out.break_off()
         self._in.break_off()
 
     async def close(self) -> None:

@@ -18,8 +18,8 @@ from transports.config import MAX_WINDOW_BYTES, SessionConfig
 from transports.errors import RemoteProtocol
 from transports.frame import Flag, Frame, Type
 
-#: What a message costs beyond its meta and small body.
-MESSAGE_COST: Final = 128
+#: What a message costs beyond its meta and small body: about what Python needs to hold one.
+MESSAGE_COST: Final = 256
 #: Regions one peer may share at a time.
 MAX_REGIONS: Final = 4096
 

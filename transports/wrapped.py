@@ -55,6 +55,7 @@ class WrappedWire(Wire):
         self.inner = inner
         self.capabilities = inner.capabilities
         self.peer_address = inner.peer_address
+        self.least_part_bytes = inner.least_part_bytes
 
     @property
     def received_bytes(self) -> int:

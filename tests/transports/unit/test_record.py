@@ -1,0 +1,164 @@
+"""Recordings tell what passed; files that were tampered with are told apart."""
+
+import asyncio
+import io
+import itertools
+import zlib
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tests.transports.linked import config
+from transports.errors import BadRecording, BodyRefused
+from transports.memory import MemoryTransport
+from transports.record import MAGIC, RecordingTransport, read_recording, replay
+
+LARGE = 100_000
+
+
+def record(*, keep_bodies: bool = True, dialler: bool = True) -> bytes:
+    """A conversation of all kinds of frames, recorded at one side."""
+    file, ticks = io.BytesIO(), itertools.count()
+
+    async def talk() -> None:
+        left = MemoryTransport(config("left", part_bytes=40_000, checksum_bodies=True))
+        right = MemoryTransport(config("right", part_bytes=40_000))
+        recording = RecordingTransport(
+            left if dialler else right, file, lambda: next(ticks) / 1000, keep_bodies=keep_bodies
+        )
+        one, two = (recording, right) if dialler else (left, recording)
+        async with one.open(), two.open():
+            listener = await two.listen("memory://recorded")
+            a = await one.connect("memory://recorded")
+            b = await listener.accept()
+            for source, target in ((a, b), (b, a)):
+                await source.send(1, b"small", [b"small body"])
+                await target.recv(lambda head: [bytearray(head.body_bytes)])
+                sending = asyncio.create_task(source.send(2, b"large", [b"L" * LARGE]))
+                await target.recv(lambda head: [bytearray(head.body_bytes)])
+                await sending
+                sending = asyncio.create_task(source.send(3, b"refused", [b"R" * LARGE]))
+                with pytest.raises(BodyRefused):
+                    await target.recv()
+                with pytest.raises(BodyRefused):
+                    await sending
+                sending = asyncio.create_task(source.send(4, b"withdrawn", [b"W" * LARGE]))
+                await asyncio.sleep(0.01)
+                sending.cancel()
+                await asyncio.wait([sending])
+                region = (one if source is a else two).allocate(10)
+                await source.share(region)
+                region.close()
+                for _ in range(3000):
+                    await source.send(5)
+                    await target.recv()
+            await a.close()
+
+    asyncio.run(talk())
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("dialler", [True, False])
+@pytest.mark.parametrize("keep_bodies", [True, False])
+def test_a_recording_tells_the_conversation(dialler: bool, keep_bodies: bool) -> None:
+    data = record(keep_bodies=keep_bodies, dialler=dialler)
+    entries = list(read_recording(io.BytesIO(data)))
+    bodies = [entry for entry in entries if entry.is_body]
+    assert {entry.size for entry in bodies} == {10, 40_000, 20_000}
+    assert all((entry.data is not None) == keep_bodies for entry in bodies)
+    assert [entry.time_s for entry in entries] == sorted(entry.time_s for entry in entries)
+    steps = list(replay(entries))
+    assert len(steps) == len(entries)
+    told = [(step.sent, step.meaning) for step in steps]
+    assert told[0] == (dialler, "HELLO from 'left', incarnation '0'")
+    assert told[1] == (not dialler, "HELLO from 'right', incarnation '0'")
+    for sent in (True, False):
+        said = "\n".join(meaning for side, meaning in told if side is sent)
+        for part in (
+            "MESSAGE of kind 1, meta 5, body 10",
+            "OFFER of kind 2, meta 5, body 100000",
+            "OFFER of kind 3",
+            "ACCEPT 1",
+            "REFUSE 2",
+            "WITHDRAW 3",
+            "BODY of offer 1, 40000 bytes",
+            "REGION 1",
+            "CREDIT",
+            "BYE",
+        ):
+            assert part in said, (sent, part)
+    assert not any("breaks" in meaning for _, meaning in told)
+    assert list(replay(entries, wire=1)) == []
+
+
+def test_a_peer_s_offence_ends_a_replay() -> None:
+    entries = list(read_recording(io.BytesIO(record())))
+    heads = [at for at, entry in enumerate(entries) if not entry.sent and not entry.is_body]
+    del entries[heads[20]]
+    steps = list(replay(entries))
+    assert steps[-1].meaning.startswith("breaks the protocol: frame 21 where 20 is due")
+    assert not any("breaks" in step.meaning for step in steps[:-1])
+
+
+def test_what_no_link_sends() -> None:
+    entries = list(read_recording(io.BytesIO(record())))
+    heads = [at for at, entry in enumerate(entries) if entry.sent and not entry.is_body]
+    del entries[heads[20]]
+    with pytest.raises(BadRecording):
+        list(replay(entries))
+
+
+@pytest.fixture(scope="module")
+def a_file() -> bytes:
+    return record()[:30_000]
+
+
+def test_a_file_that_breaks_off(a_file: bytes) -> None:
+    entries = read_recording(io.BytesIO(a_file))
+    for _ in range(9):
+        next(entries)
+    with pytest.raises(BadRecording, match="breaks off"):
+        list(entries)
+
+
+@given(at=st.integers(0, 29_999), mask=st.integers(1, 255))
+def test_a_changed_byte(a_file: bytes, at: int, mask: int) -> None:
+    damaged = bytearray(a_file)
+    damaged[at] ^= mask
+    with pytest.raises(BadRecording):
+        list(read_recording(io.BytesIO(damaged)))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(data: bytes) -> None:
+    for file in (data, MAGIC + data):
+        try:
+            assert list(read_recording(io.BytesIO(file))) == []
+        except BadRecording:
+            continue
+        assert file == MAGIC
+
+
+def _entry(what: int, flags: int, length: int, size: int, data: bytes = b"") -> bytes:
+    fixed = bytes([what, flags, 0, 0]) + length.to_bytes(4, "little") + bytes(8)
+    fixed += size.to_bytes(8, "little") + zlib.crc32(data).to_bytes(4, "little")
+    return MAGIC + fixed + zlib.crc32(fixed).to_bytes(4, "little") + data
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        _entry(4, 0, 0, 0),
+        _entry(0, 1, 1, 1, b"x"),
+        _entry(1, 2, 1, 1, b"x"),
+        _entry(0, 0, 1, 2, b"x"),
+        _entry(0, 0, 100_000, 100_000, bytes(100_000)),
+        _entry(1, 1, 0xFFFFFFFF, 0xFFFFFFFF),
+        _entry(1, 0, 5, 5, b"xxxxx"),
+        _entry(1, 1, 5, 5, b"xxx"),
+    ],
+    ids=range(8),
+)
+def test_hostile_entries(file: bytes) -> None:
+    with pytest.raises(BadRecording):
+        list(read_recording(io.BytesIO(file)))
