@@ -220,17 +220,18 @@ _SIGNATURES: Final[dict[str, _Signature]] = {
 @functools.cache
 def library() -> Any:
     """The libucp that ucxx has loaded. Raises: Unsupported."""
-    # UCX reads this when it is loaded, and prints a line about a variable that ucxx sets later.
-    quieten = "UCX_WARN_UNUSED_ENV_VARS" not in os.environ
+    # UCX writes to stdout what it thinks of peers that die. All of it comes to us as statuses too,
+    # so it is only wanted by who asks for it; and UCX reads this variable while it is loaded.
+    quieten = "UCX_LOG_LEVEL" not in os.environ
     if quieten:
-        os.environ["UCX_WARN_UNUSED_ENV_VARS"] = "n"
+        os.environ["UCX_LOG_LEVEL"] = "fatal"
     try:
         import ucxx._lib.libucxx  # noqa: F401
     except ImportError as error:
         raise Unsupported(f"{INSTALL} ({error})") from None
     finally:
         if quieten:
-            del os.environ["UCX_WARN_UNUSED_ENV_VARS"]
+            del os.environ["UCX_LOG_LEVEL"]
     try:
         # By soname and only if it is loaded: a second copy would not know ucxx's handles.
         loaded = ctypes.PyDLL("libucp.so.0", mode=os.RTLD_NOLOAD | os.RTLD_NOW)

@@ -21,8 +21,9 @@ from transports import ucp
 from transports.errors import PeerLost, TransportError
 from transports.ucx_operation import Operation
 
-#: Standstill after which the worker sleeps: longer than a piece of a body takes to be copied.
-SPIN_S: Final = 0.0002
+#: Standstill after which the worker sleeps. Waking takes longer than this; a longer one keeps
+#: other processes, perhaps the peer itself, from the core.
+SPIN_S: Final = 0.00005
 #: Calls of progress between two looks at the requests.
 _CALLS_PER_TURN: Final = 32
 #: Calls of progress that an end may take; what hasn't ended by then, ends with the worker.
@@ -154,13 +155,20 @@ class Worker:
             if operation.ended:
                 self._operations.remove(operation)
         now = self._loop.time()
-        if moved:
+        if moved:  # what was posted just now may have ended at once, and no event would tell
             self._moved_at = now
-        if not moved:
-            os.sched_yield()
-        spin = now - self._moved_at < SPIN_S
-        if spin or (not self._scheduled and self._lib.ucp_worker_arm(handle) != ucp.Status.OK):
             self._schedule()
+        elif now - self._moved_at < SPIN_S or not self._sleep():
+            self._schedule()
+
+    def _sleep(self) -> bool:
+        """The loop wakes us at the next event; False if there has been one already."""
+        if self._scheduled or self._lib.ucp_worker_arm(self.handle) == ucp.Status.OK:
+            return True
+        # Often it waits for the peer to make room, and UCX has no event for that. The peer may be
+        # waiting for this very core.
+        os.sched_yield()
+        return False
 
     def _on_error(self, _argument: int | None, _endpoint: int | None, status: int) -> None:
         """Called by UCX in the middle of its work: only note it."""
