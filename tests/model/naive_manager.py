@@ -102,9 +102,8 @@ class NaiveManager:
             return None
         self.trim(request, max(0, total - request.num_in_flight_tokens))
         plan = [self._to_take(g, name, need, total, main, slots) for g in self.groups]
-        idle = {
-            b for g in self.groups for b in self._kept(g, need, total) if not self.pool.refs[b]
-        } - {NULL}
+        idle = {b for g in self.groups for b in self._counted(g, need, total)} - {NULL}
+        idle = {b for b in idle if not self.pool.refs[b]}
         wanted = sum(external + new for external, new in plan) + len(idle) + watermark
         if wanted > len(self.pool.queue) - need.reserved or self._hits_fresh_state(request, need):
             return None
@@ -134,6 +133,12 @@ class NaiveManager:
 
     def _kept(self, group: Group, need: Need, total: int) -> Table:
         return need.hit.blocks[group.index][self._dead(group, total) :]
+
+    def _counted(self, group: Group, need: Need, total: int) -> Table:
+        """Hit blocks that count if they are idle. A state's counts even where it is not kept."""
+        if group.is_aligned_state:
+            return need.hit.blocks[group.index]
+        return self._kept(group, need, total)
 
     def _to_take(
         self, group: Group, name: str, need: Need, total: int, main: int, slots: int
@@ -186,7 +191,7 @@ class NaiveManager:
             most = self._most_at_a_time(group)
             if most is not None:
                 taken = max(0, taken - max(0, ceil(whole, group.size) - most))
-            idle = [b for b in self._kept(group, need, total) if b and not self.pool.refs[b]]
+            idle = [b for b in self._counted(group, need, total) if b and not self.pool.refs[b]]
             wanted += taken + len(idle)
         return wanted <= len(self.pool.queue)
 

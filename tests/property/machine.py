@@ -177,7 +177,8 @@ class ManagerMachine(Scheduler):
         arrived = max(begin, end - missing)
         self.shadow.write(request, self.tables(request), begin, arrived)
         self.manager.cache_blocks(request, arrived)
-        self.model.publish(request, arrived)
+        if self.exact:
+            self.model.publish(request, arrived)
         request.num_computed_tokens = min(arrived, request.num_tokens - 1)
         sequence.state = "running"
         if arrived < end and not self.all_full:

@@ -209,7 +209,7 @@ class Scheduler(RuleBasedStateMachine):
         request = sequence.request
         hit, expected = self.look_up(request)
         known = request.num_tokens
-        if self.has_states or any(group.is_cross for group in self.groups):
+        if any(group.is_cross for group in self.groups):
             external = 0
         loads = loads and external > 0
         external = min(external, known - hit.num_tokens - (0 if loads and self.all_full else 1))

@@ -87,7 +87,12 @@ class FullAndSliding(ManagerMachine):
 
 class FullAndChunked(ManagerMachine):
     configs = several(
-        [[full(), chunked(8)], [full(2), chunked(8, 2), chunked(4, 2)], [chunked(16), chunked(8)]]
+        [
+            [full(), chunked(8)],
+            [full(2), chunked(8, 2), chunked(4, 2)],
+            [chunked(16), chunked(8)],
+            [full(), chunked(6)],
+        ]
     )
 
 

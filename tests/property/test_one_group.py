@@ -58,7 +58,7 @@ class Chunked(ManagerMachine):
         st.builds(
             ChunkedLocalAttentionSpec,
             block_size=sizes,
-            attention_chunk_size=st.sampled_from([4, 8, 12]),
+            attention_chunk_size=st.sampled_from([4, 5, 6, 8, 12]),
         ),
         enable_caching=with_and_without,
     )

@@ -33,6 +33,8 @@ class PartialHits(ManagerMachine):
         A running state that has published the prompt's tail takes one more, which isn't to be seen
         from outside: there the need is known to within that block.
         """
+        if need.external:
+            return
         begin = request.num_computed_tokens + need.hit.tokens
         main, slots = begin + need.new, min(begin + need.new + need.lookahead, 40)
         least = most = int(self.config.watermark * self.config.num_blocks) * need.watermark
