@@ -103,7 +103,7 @@ class RemoteUcxRegion(RemoteRegion):
         if not _DESCRIPTION.size < size <= _DESCRIPTION.size + _MAX_RKEY_BYTES:
             raise RemoteProtocol(f"a region described in {size} bytes")
         self.size, self._address = _DESCRIPTION.unpack_from(description)
-        if not self.size or self._address + self.size > 1 << 64:
+        if not self.size or self._address + self.size > 1 << 63:
             raise RemoteProtocol("a region beyond all memory")
         self._worker = worker
         try:
