@@ -40,7 +40,7 @@ async def initiate(wire: Wire, config: SessionConfig) -> tuple[Session, Peer]:
         peer = judge(config, theirs, wire.peer_address)
         check_proof(proof(config, "acceptor", ours, theirs), answer[:_PROOF_BYTES])
     except Refused as refusal:
-        await _refuse(wire, 1, refusal, config.close_s)
+        await _refuse(wire, 1, refusal, config)
         raise
     await _send(wire, Type.PROOF, 1, proof(config, "initiator", ours, theirs))
     await _receive(wire, Type.WELCOME, 1)
@@ -61,7 +61,7 @@ async def respond(wire: Wire, config: SessionConfig) -> tuple[Session, Peer]:
     except _TheyRefused:
         raise
     except Refused as refusal:
-        await _refuse(wire, number, refusal, config.close_s)
+        await _refuse(wire, number, refusal, config)
         raise
     await _send(wire, Type.WELCOME, 1, b"")
     return _session(config, theirs), peer
@@ -83,8 +83,10 @@ async def _send(wire: Wire, type_: Type, number: int, meta: bytes) -> None:
     await wire.send(Frame(type_, number, meta=meta).encode())
 
 
-async def _refuse(wire: Wire, number: int, refusal: Refused, patience_s: float) -> None:
+async def _refuse(wire: Wire, number: int, refusal: Refused, config: SessionConfig) -> None:
     """Say why, and give the peer time to read it and to hang up: an abort would overtake it."""
+    # Well within the handshake's own deadline, which would hide the reason.
+    patience_s = min(config.close_s, config.handshake_s / 4)
     with contextlib.suppress(TransportError, TimeoutError):
         async with asyncio.timeout(patience_s):
             await _send(wire, Type.REFUSED, number, str(refusal)[:512].encode())

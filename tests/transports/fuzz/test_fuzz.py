@@ -41,7 +41,7 @@ LARGE = 100_000
 #: A link's window, and as much again for what Python itself needs.
 MEMORY_LIMIT = 8 << 20
 SETTINGS: dict[str, Any] = {
-    "handshake_s": 0.3,
+    "handshake_s": 5.0,
     "close_s": 0.3,
     "keepalive_s": 0.2,
     "lost_after_s": 0.4,
@@ -402,7 +402,7 @@ def test_a_recorded_conversation_mutated(recorded: list[tuple[bytes, bytes]], se
     assert _peak(lambda: _run(test)) < 3 * MEMORY_LIMIT
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_bytes_on_a_socket(seed: int) -> None:
     """The same over tcp, where heads and bodies are one stream: noise, mutated hellos, and frames
     that promise more than they bring."""
@@ -418,7 +418,7 @@ def test_bytes_on_a_socket(seed: int) -> None:
     ]
 
     async def test() -> None:
-        quick = {**SETTINGS, "token": b"0123456789abcdef"}
+        quick = {**SETTINGS, "handshake_s": 0.5, "token": b"0123456789abcdef"}
         left: WireTransport = tcp.TcpTransport(config("a", **quick))
         right: WireTransport = tcp.TcpTransport(config("b", **quick))
         async with left.open(), right.open():

@@ -200,7 +200,7 @@ def test_a_refusal_of_any_length_travels() -> None:
             async def recv_head(self) -> bytes:
                 raise PeerLost("gone")
 
-        await greet._refuse(Wire(), 1, Refused("ü" * 100_000), 1.0)  # type: ignore[arg-type]
+        await greet._refuse(Wire(), 1, Refused("ü" * 100_000), config())  # type: ignore[arg-type]
         assert decode(there.get_nowait()).meta == "ü".encode() * 512
 
     _run(test)
