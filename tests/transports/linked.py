@@ -21,7 +21,8 @@ def config(node_id: str = "node", **settings: Any) -> SessionConfig:
 
 def an_address(scheme: str, folder: Path) -> str:
     """Where a test may listen; `folder` is its own."""
-    return {"tcp": "tcp://127.0.0.1:0", "shm": f"shm://{folder}/s"}.get(scheme, "memory://here")
+    ours = {scheme: f"{scheme}://127.0.0.1:0" for scheme in ("tcp", "ucx")}
+    return {**ours, "shm": f"shm://{folder}/s"}.get(scheme, "memory://here")
 
 
 @dataclasses.dataclass

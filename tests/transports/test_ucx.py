@@ -9,13 +9,13 @@ import os
 import random
 import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from tests.transports.linked import SHORT, Linked, config, linked
+from tests.transports.ucx_segments import segments_of
 from transports import ucp, ucx, ucx_region, ucx_worker
 from transports.api import Placer, Region, Span
 from transports.base import WireListener
@@ -413,10 +413,6 @@ def _native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _segments() -> tuple[set[str], str]:
-    return set(os.listdir("/dev/shm")), Path("/proc/sysvipc/shm").read_text()
-
-
 def test_nothing_is_left(capfd: pytest.CaptureFixture[str]) -> None:
     async def main(*, rude: bool) -> None:
         async with linked(HERE) as pair:
@@ -430,12 +426,12 @@ def test_nothing_is_left(capfd: pytest.CaptureFixture[str]) -> None:
                 await _bye(pair)
 
     asyncio.run(main(rude=False))
-    threads, segments = _native_threads(), _segments()
+    threads, files = _native_threads(), set(os.listdir("/dev/shm"))
     for rude in (False, True):
         asyncio.run(main(rude=rude))
         assert _native_threads() == threads
-        assert _segments()[1] == segments[1]
-        assert _segments()[0] <= segments[0]
+        assert not segments_of(os.getpid())
+        assert set(os.listdir("/dev/shm")) <= files
     said = capfd.readouterr()
     assert not said.out and not said.err
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import signal
 import time
@@ -22,8 +23,10 @@ from transports.registry import make_transport
 HANG_S = 20
 
 
-@pytest.fixture(params=["tcp", "shm"])
+@pytest.fixture(params=["tcp", "shm", "ucx"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "ucx" and importlib.util.find_spec("ucxx") is None:
+        pytest.skip("ucxx isn't installed (the extra is `ucx`)")
     return an_address(request.param, tmp_path)
 
 
