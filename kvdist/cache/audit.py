@@ -3,32 +3,45 @@
 Owns:   nothing; it changes nothing.
 Knows nothing of: what should have happened. It looks only at what is.
 Cost:   O(pool + tables), and it ends on any broken structure: all walks are bounded.
-Invariants: I1-I4, I6, I7 of docs/semantics.md, and S5, S22; findings begin with the label.
+Invariants: I1-I4, I6, I7 of docs/semantics.md, and S5, S10, S12, S22, T1; each finding begins
+        with its label.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from kvdist.cache.block import NULL_REF_CNT, KVCacheBlock
 from kvdist.cache.block_pool import BlockPool
 from kvdist.cache.coordinator import KVCacheCoordinator
 from kvdist.cache.holds import HoldKind
+from kvdist.cache.live_request import LiveRequest
 from kvdist.cache.managers.base import SingleTypeKVCacheManager
 from kvdist.cache.request import Request
+from kvdist.cache.results import BlockCopy
 from kvdist.ids import RequestId
 
 
-def audit(coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]) -> list[str]:
-    """All findings; empty if everything agrees. `requests` are those that own blocks."""
+def audit(
+    coordinator: KVCacheCoordinator,
+    requests: Mapping[RequestId, LiveRequest],
+    copies: Collection[BlockCopy] = (),
+) -> list[str]:
+    """All findings; empty if everything agrees.
+
+    `requests` are those that own blocks, `copies` those that were taken and have not run yet.
+    """
     pool = coordinator.pool
     return [
         *_collect("S5", _check_blocks(pool)),
         *_collect("I1", _check_queue(pool)),
         *_collect("I1", _check_references(coordinator)),
         *_collect("I2", _check_keys(pool)),
+        *_collect("I4", _check_copies(coordinator, copies)),
         *_collect("I7", _check_ledger(pool)),
+        *_collect("T1", _check_steps(pool, requests)),
         *_collect("I6", _check_all_tables(coordinator, requests)),
+        *_collect("S12", _check_quiet_bounds(coordinator, requests)),
     ]
 
 
@@ -43,23 +56,33 @@ def _collect(label: str, check: Iterator[str]) -> list[str]:
 
 
 def audit_progress(
-    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, LiveRequest]
 ) -> list[str]:
     """Findings of I3: requests that claim more computed tokens than a group can resume at.
 
     Apart from `audit`, because the claim is the scheduler's, and between two of its own moves
     (blocks taken, count not yet moved on) there is nothing to compare.
     """
-    return [
-        f"I3: request {request.request_id}: {request.num_computed_tokens} tokens computed, but "
-        f"group {manager.group_id} has no block at index {i}"
-        for manager in coordinator.managers
-        for request in requests.values()
-        if request.num_computed_tokens > 0
-        for table in (manager.req_to_blocks.get(request.request_id, []),)
-        for i in manager.resumable_blocks(request.num_computed_tokens)
-        if i >= len(table) or table[i] is manager.pool.null_block
-    ]
+    return _collect("I3", _check_progress(coordinator, requests))
+
+
+def _check_progress(
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, LiveRequest]
+) -> Iterator[str]:
+    for name, live in requests.items():
+        computed, in_flight = live.request.num_computed_tokens, live.request.num_in_flight_tokens
+        if not 0 <= in_flight <= computed:
+            yield f"I3: request {name}: {in_flight} tokens in flight of {computed} computed"
+        for manager in coordinator.managers:
+            table = manager.req_to_blocks.get(name, [])
+            for i in manager.resumable_blocks(computed) if computed > 0 else ():
+                if i >= len(table) or table[i] is manager.pool.null_block:
+                    group = manager.group_id
+                    yield (
+                        f"I3: request {name}: {computed} tokens computed, but group {group} has "
+                        f"no block at index {i}"
+                    )
+                    break  # one is enough, and there may be no end of them
 
 
 def _check_blocks(pool: BlockPool) -> Iterator[str]:
@@ -122,6 +145,47 @@ def _check_keys(pool: BlockPool) -> Iterator[str]:
                 yield f"S22: the copies of key {key.hex()[:8]} are {blocks}"
 
 
+def _check_copies(coordinator: KVCacheCoordinator, copies: Collection[BlockCopy]) -> Iterator[str]:
+    """Source and target of every copy that has not run are pinned, once for each."""
+    pool = coordinator.pool
+    pins = Counter(pool.blocks[i] for copy in copies for i in (copy.source, copy.target))
+    for manager in coordinator.managers:
+        pins.update(block for pair in manager.pending_copies for block in pair)
+        for request_id in manager.partial_hits.keys() - manager.req_to_blocks.keys():
+            yield f"S10: request {request_id} has a partial hit but no table"
+    for block in pins.keys() | set(pool.holds):
+        if pool.holds.count(block, HoldKind.COPY) != pins[block]:
+            yield f"I4: {block!r} is not pinned as often as copies of it are due, {pins[block]}"
+
+
+def _check_steps(pool: BlockPool, requests: Mapping[RequestId, LiveRequest]) -> Iterator[str]:
+    """No step is known to a block or a request before it was opened."""
+    current, settled = pool.steps.current, pool.steps.settled
+    if settled > current:
+        yield f"T1: step {settled} has settled, {current} is the latest"
+    yield from (
+        f"T1: {block!r} is of step {block.step}, {current} is the latest"
+        for block in pool.blocks
+        if block.step > current
+    )
+    for name, live in requests.items():
+        if live.step > current:
+            yield f"T1: request {name} is of step {live.step}, {current} is the latest"
+
+
+def _check_quiet_bounds(
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, LiveRequest]
+) -> Iterator[str]:
+    """No quiet bound is above what the groups say now (ADR-0008)."""
+    managers = coordinator.managers
+    for name, live in requests.items():
+        bounds = LiveRequest(live.request)
+        bounds.settle(managers, live.num_slots, publishes=coordinator.config.enable_caching)
+        for bound in ("num_slots", "next_publication", "next_skip"):
+            if getattr(live, bound) > getattr(bounds, bound):
+                yield f"S12: request {name}: {bound} is {getattr(live, bound)}, too high"
+
+
 def _check_ledger(pool: BlockPool) -> Iterator[str]:
     """Counted block by block, the ledger comes out the same and adds up."""
     ledger = pool.ledger()
@@ -138,7 +202,7 @@ def _check_ledger(pool: BlockPool) -> Iterator[str]:
 
 
 def _check_all_tables(
-    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, Request]
+    coordinator: KVCacheCoordinator, requests: Mapping[RequestId, LiveRequest]
 ) -> Iterator[str]:
     for manager in coordinator.managers:
         for request_id in manager.num_cached_block.keys() - manager.req_to_blocks.keys():
@@ -146,7 +210,7 @@ def _check_all_tables(
         for request_id, table in manager.req_to_blocks.items():
             where = f"request {request_id}, group {manager.group_id}"
             if request_id in requests:
-                found = _check_table(manager, requests[request_id], table)
+                found = _check_table(manager, requests[request_id].request, table)
                 yield from (f"{finding} ({where})" for finding in found)
             elif table:
                 yield f"I1: {len(table)} blocks, but the request is not live ({where})"

@@ -18,9 +18,9 @@ from kvdist.cache.holds import HoldKind, HoldTable, Ledger, check_kind
 from kvdist.cache.numbers import check_number
 from kvdist.cache.request import Request
 from kvdist.cache.spec import MAX_BLOCKS
-from kvdist.cache.steps import NOWHERE, Publication, StepLog
+from kvdist.cache.steps import Publication, StepLog
 from kvdist.errors import ConfigError, DoubleFree, ForeignBlock, LocalMisuse
-from kvdist.ids import BlockHash, BlockId, GroupId, RequestId
+from kvdist.ids import BlockHash, BlockId, GroupId
 
 
 class BlockPool:
@@ -138,6 +138,11 @@ class BlockPool:
         if last:
             self.free_block_queue.append_n(last)
 
+    def release_after(self, step: int, blocks: list[KVCacheBlock]) -> None:
+        """As `release`, but not before `step`, the latest that names the blocks, is over (S27)."""
+        if not (self.steps and self.steps.defer_free(step, blocks)):
+            self.release(blocks)
+
     # -- holds ---------------------------------------------------------------------------------
 
     def hold(self, blocks: Sequence[KVCacheBlock], kind: HoldKind) -> None:
@@ -217,7 +222,7 @@ class BlockPool:
             new = [index.insert(key, block) for key, block in zip(hashes, blocks, strict=True)]
             self._announce(request, new, first_block, block_size, group_id)
         if self.steps:
-            record = Publication(request.request_id, group_id, first_block, list(blocks))
+            record = Publication(request, group_id, first_block, list(blocks))
             self.steps.published(record)
 
     def cache_partial_block(
@@ -248,14 +253,11 @@ class BlockPool:
         block.step = self.steps.current
         new = index.insert(key, block)
         if self.events is not None and new:
-            unit = self.hash_block_size
-            self._announce(request, [True], num_tokens // unit - 1, unit, group_id)
-        self.steps.published(Publication(request.request_id, group_id, first_block, [block]))
+            self._announce_tail(request, key, num_tokens, block_size, group_id)
+        self.steps.published(Publication(request, group_id, first_block, [block]))
         return key
 
-    def move_block_hashes(
-        self, request_id: RequestId, source: KVCacheBlock, target: KVCacheBlock
-    ) -> None:
+    def move_block_hashes(self, source: KVCacheBlock, target: KVCacheBlock) -> None:
         """Give all keys of `source` to `target`, a private copy that has none.
 
         For a request that goes on writing into its own published block. No event: nothing went.
@@ -272,8 +274,8 @@ class BlockPool:
             if source in table:
                 table[target] = table.pop(source)  # type: ignore[assignment]
         self.epoch += 1
-        # Nothing of the request's own table is published by this: there is none to roll back.
-        self.steps.published(Publication(request_id, target.group_id, NOWHERE, [target]))
+        # Nothing of a request's own table is published by this: there is none to roll back.
+        self.steps.published(Publication(None, target.group_id, 0, [target]))
 
     def withdraw(self, step: int) -> list[Publication]:
         """Take back what `step` and later steps published (T1); returns what that was."""
@@ -321,6 +323,8 @@ class BlockPool:
 
     def get_blocks(self, block_ids: Iterable[int]) -> list[KVCacheBlock]:
         """The blocks with these ids. Raises: ForeignBlock for an id out of range."""
+        if not isinstance(block_ids, Iterable) or isinstance(block_ids, str | bytes):
+            raise ForeignBlock(f"block ids are several numbers, not {block_ids!r}")
         ids = list(block_ids)
         for block_id in ids:
             if type(block_id) is not int or not 0 <= block_id < self.num_blocks:
@@ -367,6 +371,24 @@ class BlockPool:
         if scale == 1:
             return request.block_hashes[start:end]
         return request.block_hashes[(start + 1) * scale - 1 : end * scale : scale]
+
+    def _announce_tail(
+        self, request: Request, key: BlockHash, num_tokens: int, block_size: int, group_id: GroupId
+    ) -> None:
+        """Say that a prefix became findable which ends inside a block, or at a state's end."""
+        assert self.events is not None
+        start = (num_tokens - 1) // block_size * block_size
+        keys = request.extra_keys
+        own = (keys.of_request() if start == 0 else []) + keys.of_block(start, num_tokens)
+        self.events.stored(
+            group_id,
+            [key],
+            request.block_hashes[start // self.hash_block_size - 1] if start else None,
+            request.all_token_ids[start:num_tokens],
+            num_tokens - start,
+            keys.lora.name if keys.lora else None,
+            [tuple(own) or None],
+        )
 
     def _announce(
         self,

@@ -45,8 +45,8 @@ def check_tokens(
     """Raises: IllegalAllocation for parts of the token space that can't be meant."""
     if not (hit_tokens or external_tokens or new_tokens):
         what = "nothing to compute or to adopt"
-    elif external_tokens > request.num_tokens:
-        what = f"{external_tokens} external tokens, {request.num_tokens} are known"
+    elif external_tokens and hit_tokens + external_tokens > request.num_tokens:
+        what = f"{hit_tokens} + {external_tokens} tokens to adopt, {request.num_tokens} are known"
     elif new_tokens > config.max_model_len:
         what = f"{new_tokens} new tokens at a time, sequences have {config.max_model_len}"
     elif live is None and request.num_computed_tokens:

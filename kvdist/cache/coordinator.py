@@ -76,6 +76,13 @@ class KVCacheCoordinator:
             for manager, blocks in zip(self.managers, hit_blocks, strict=True)
         )
 
+    def get_num_blocks_taken(self, space: TokenSpace, hit_blocks: PerGroup) -> int:
+        """Blocks that really leave the free queue, also where prediction follows vLLM's count."""
+        return sum(
+            manager.get_num_blocks_taken(space, blocks)
+            for manager, blocks in zip(self.managers, hit_blocks, strict=True)
+        )
+
     def allocate_new_computed_blocks(
         self, space: TokenSpace, hit_blocks: PerGroup, num_external_tokens: int
     ) -> None:
@@ -108,10 +115,12 @@ class KVCacheCoordinator:
 
     # -- giving back ---------------------------------------------------------------------------
 
-    def remove_skipped_blocks(self, request_id: RequestId, num_processed_tokens: int) -> None:
-        """Give back what no later step reads, in all groups (S13)."""
+    def remove_skipped_blocks(
+        self, request_id: RequestId, num_processed_tokens: int, last_step: int
+    ) -> None:
+        """Give back what no later step reads, in all groups (S13), once `last_step` is over."""
         for manager in self.managers:
-            manager.remove_skipped_blocks(request_id, num_processed_tokens)
+            manager.remove_skipped_blocks(request_id, num_processed_tokens, last_step)
 
     def pop_blocks_for_free(self, request_id: RequestId) -> list[list[KVCacheBlock]]:
         """Forget the request; its blocks, still referenced, group by group in order of reuse."""

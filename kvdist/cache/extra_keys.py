@@ -102,6 +102,12 @@ class ExtraKeys:
     def __post_init__(self) -> None:
         if self.cache_salt is not None:
             _check_text("cache salt", self.cache_salt)
+        for value, kind in ((self.lora, LoRAKey), (self.prompt_embeds, PromptEmbeds)):
+            if value is not None and not isinstance(value, kind):
+                raise InvalidRequest(f"a {kind.__name__}, not {type(value).__name__}")
+        items = self.mm_items
+        if not isinstance(items, tuple) or not all(isinstance(i, MultiModalItem) for i in items):
+            raise InvalidRequest("multimodal items are a tuple of MultiModalItem")
         end = 0
         for item in self.mm_items:
             if item.offset < end:

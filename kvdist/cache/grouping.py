@@ -17,6 +17,7 @@ Block 7 of any group is page 7 of each of that group's buffers, so one pool of i
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kvdist.cache.numbers import check_number
 from kvdist.cache.spec import KVCacheGroupSpec, KVCacheSpec, MambaSpec
 from kvdist.errors import ConfigError
 
@@ -43,6 +44,7 @@ class KVCacheLayout:
 
     def num_blocks(self, available_bytes: int) -> int:
         """Blocks that fit into so many bytes. Raises: ConfigError if fewer than two do."""
+        check_number(ConfigError, "available_bytes", available_bytes, 0, 1 << 62)
         count = available_bytes // self.bytes_per_block
         if count < 2:
             raise ConfigError(
@@ -69,7 +71,7 @@ def plan_groups(
     >>> [len(group.layer_names) for group in layout.kv_cache_groups], len(layout.buffers)
     ([10, 10, 10], 10)
     """
-    if not layers:
+    if not isinstance(layers, Mapping) or not layers:
         raise ConfigError("the model has no layers with a KV cache")
     page = _common_page(layers.values())
     names_of: dict[tuple[KVCacheSpec, bool], list[str]] = {}

@@ -7,6 +7,7 @@ Source: the document's `cached_block_hash_to_block`. One map a group stands for 
         key; copies beyond the first sit apart, so that a lookup never meets a list.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from kvdist.cache.block import KVCacheBlock
@@ -22,7 +23,7 @@ class BlockHashToBlockMap:
         #: The block published longest, for each key.
         self.oldest: dict[BlockHash, KVCacheBlock] = {}
         #: All further blocks with that key, oldest first; only keys that have any.
-        self.copies: dict[BlockHash, list[KVCacheBlock]] = {}
+        self.copies: dict[BlockHash, OrderedDict[KVCacheBlock, None]] = {}
 
     def get_longest_prefix(self, hashes: Sequence[BlockHash]) -> list[KVCacheBlock]:
         """Blocks of `hashes` from the first on, up to the first that nobody holds."""
@@ -37,7 +38,7 @@ class BlockHashToBlockMap:
         """Add one entry, known to be new. True if the key was unknown before."""
         first = self.oldest.setdefault(key, block)
         if first is not block:
-            self.copies.setdefault(key, []).append(block)
+            self.copies.setdefault(key, OrderedDict())[block] = None
         return first is block
 
     def insert_n(self, keys: Sequence[BlockHash], blocks: Sequence[KVCacheBlock]) -> None:
@@ -46,7 +47,7 @@ class BlockHashToBlockMap:
         if firsts != blocks:
             for key, block, first in zip(keys, blocks, firsts, strict=True):
                 if first is not block:
-                    self.copies.setdefault(key, []).append(block)
+                    self.copies.setdefault(key, OrderedDict())[block] = None
 
     def pop(self, key: BlockHash, block: KVCacheBlock) -> bool:
         """Remove the entry `key` -> `block`, known to be there. True if it was the last copy."""
@@ -55,9 +56,9 @@ class BlockHashToBlockMap:
             del self.oldest[key]
             return True
         if self.oldest[key] is block:
-            self.oldest[key] = copies.pop(0)
+            self.oldest[key], _ = copies.popitem(last=False)
         else:
-            copies.remove(block)
+            del copies[block]
         if not copies:
             del self.copies[key]
         return False

@@ -15,13 +15,36 @@ from kvdist.cache.request import Request
 class LiveRequest:
     """Written by `KVCacheManager` alone; new ones have no quiet bounds."""
 
-    __slots__ = ("next_publication", "next_skip", "num_slots", "request", "step")
+    __slots__ = (
+        "next_publication",
+        "next_skip",
+        "num_slots",
+        "request",
+        "step",
+        "unverified_end",
+        "unverified_start",
+    )
 
     def __init__(self, request: Request) -> None:
         self.request = request
         #: The latest step that names its blocks.
         self.step = 0
+        #: Tokens [start, end) are expected from elsewhere and not verified yet (S15).
+        self.unverified_start = self.unverified_end = 0
         self.disturb()
+
+    def expect(self, start: int, end: int) -> None:
+        """Tokens [start, end) come from elsewhere and must not be published before that."""
+        self.unverified_start, self.unverified_end = (start, end) if start < end else (0, 0)
+
+    def verified(self, num_tokens: int) -> int:
+        """How many of the first `num_tokens` may be published.
+
+        What was expected and has been given up, so that it is computed here, waits for nobody.
+        """
+        end = min(self.unverified_end, self.request.num_computed_tokens)
+        self.expect(self.unverified_start, end)
+        return min(num_tokens, self.unverified_start) if self.unverified_end else num_tokens
 
     def disturb(self) -> None:
         """Nothing is known to be quiet."""

@@ -26,6 +26,7 @@ from kvdist.cache.spec import KVCacheConfig
 from kvdist.cache.stats import PrefixCacheStats
 from kvdist.cache.token_space import TokenSpace
 from kvdist.errors import (
+    ConfigError,
     IllegalAllocation,
     InvariantViolation,
     LocalMisuse,
@@ -59,6 +60,8 @@ class KVCacheManager:
     """
 
     def __init__(self, config: KVCacheConfig) -> None:
+        if not isinstance(config, KVCacheConfig):
+            raise ConfigError(f"a KVCacheConfig, not {type(config).__name__}")
         self.config = config
         self.block_pool = BlockPool(
             config.num_blocks,
@@ -90,7 +93,9 @@ class KVCacheManager:
             )
         request.shared_prefix_boundary = junction
         epoch = self.block_pool.epoch
-        return CacheHit(request, KVCacheBlocks(blocks), num_tokens, junction, epoch)
+        return CacheHit(
+            request, self.block_pool, KVCacheBlocks(blocks), num_tokens, junction, epoch
+        )
 
     # -- allocation ----------------------------------------------------------------------------
 
@@ -170,9 +175,9 @@ class KVCacheManager:
         if full_sequence_must_fit and not self._would_fit(request, space, hit_blocks, watermark):
             return None
         num_processed = max(0, total - request.num_in_flight_tokens)
-        self.coordinator.remove_skipped_blocks(request.request_id, num_processed)
-        num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks) + watermark
-        if num_needed > self.block_pool.get_num_free_blocks() - reserved_blocks:
+        last_step = live.step if live is not None else 0
+        self.coordinator.remove_skipped_blocks(request.request_id, num_processed, last_step)
+        if not self._fits(space, hit_blocks, watermark + reserved_blocks):
             self._changed()
             return None
         if adopts:
@@ -180,18 +185,31 @@ class KVCacheManager:
                 space, hit_blocks, num_external_computed_tokens
             )
         new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
-        if not delay_cache_blocks:
-            self._publish(request, min(main, request.num_tokens))
-        if hit is not None and live is None:
-            self._count(request, num_hit_tokens)
-        self._note_allocation(request, num_processed)
-        return new_blocks
-
-    def _note_allocation(self, request: Request, num_processed_tokens: int) -> None:
-        """Which step names the request's blocks, and until when allocating for it is quiet."""
-        live = self.live_requests.get(request.request_id)
         if live is None:
             live = self.live_requests[request.request_id] = LiveRequest(request)
+            if hit is not None:
+                self._count(request, num_hit_tokens)
+        if delay_cache_blocks:
+            live.expect(local, total)
+        else:
+            self._publish(request, live.verified(min(main, request.num_tokens)))
+        self._note_allocation(live, num_processed)
+        return new_blocks
+
+    def _fits(self, space: TokenSpace, hit_blocks: PerGroup, kept_free: int) -> bool:
+        """Whether all blocks that are needed are there, `kept_free` left alone (S12)."""
+        num_free = self.block_pool.get_num_free_blocks()
+        needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks)
+        if needed + kept_free > num_free:
+            return False
+        # With external tokens vLLM's count can be too low: see ADR-0011.
+        return (
+            space.total == space.local
+            or self.coordinator.get_num_blocks_taken(space, hit_blocks) <= num_free
+        )
+
+    def _note_allocation(self, live: LiveRequest, num_processed_tokens: int) -> None:
+        """Which step names the request's blocks, and until when allocating for it is quiet."""
         live.step = self.block_pool.steps.current
         if self._has_quiet_bounds:
             live.settle(
@@ -218,8 +236,11 @@ class KVCacheManager:
         """The blocks and tokens of a hit that still holds."""
         if hit is None:
             return self.coordinator.no_blocks, 0
+        if not isinstance(hit, CacheHit) or hit.pool is not self.block_pool:
+            raise IllegalAllocation("not a hit of this manager")
         if hit.request is not request:
             raise IllegalAllocation(f"a hit of {hit.request!r} for {request!r}")
+        check_numbers(hit.num_tokens)
         if hit.num_tokens and request.num_computed_tokens:
             raise IllegalAllocation(f"request {request.request_id} has computed tokens already")
         if hit.epoch != self.block_pool.epoch and hit.num_tokens:
@@ -259,6 +280,7 @@ class KVCacheManager:
                 f"request {request.request_id}: {num_tokens} tokens to publish, "
                 f"{request.num_tokens} are known, {slots} have slots"
             )
+        live.expect(max(num_tokens, live.unverified_start), live.unverified_end)
         self._publish(request, num_tokens)
         live.disturb()
         self._changed()
@@ -275,10 +297,8 @@ class KVCacheManager:
         if live is None:
             return
         del self.live_requests[request.request_id]
-        pool = self.block_pool
         for blocks in self.coordinator.pop_blocks_for_free(request.request_id):
-            if not (pool.steps and pool.steps.defer_free(live.step, blocks)):
-                pool.release(blocks)
+            self.block_pool.release_after(live.step, blocks)
         self._changed()
 
     def remove_skipped_blocks(self, request: Request, num_processed_tokens: int) -> None:
@@ -287,17 +307,19 @@ class KVCacheManager:
         Nothing if the request owns none. Raises: IllegalAllocation for a negative number.
         """
         check_numbers(num_processed_tokens)
-        if self._live(request) is None:
+        live = self._live(request)
+        if live is None:
             return
         check_processed(request, num_processed_tokens)
-        self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens)
+        self.coordinator.remove_skipped_blocks(request.request_id, num_processed_tokens, live.step)
         self._changed()
 
     def evict_blocks(self, block_ids: Iterable[int]) -> None:
         """Make these blocks unfindable, used or free (S23). Raises: ForeignBlock."""
         self.block_pool.evict_blocks(block_ids)
-        for live in self.live_requests.values():
-            live.disturb()
+        if self.config.enable_partial_hits:  # an evicted tail is published again
+            for live in self.live_requests.values():
+                live.disturb()
         self._changed()
 
     def reset_prefix_cache(self) -> bool:
@@ -336,8 +358,10 @@ class KVCacheManager:
         withdrawn = self.block_pool.withdraw(step)
         for publication in withdrawn:
             manager = self.coordinator.managers[publication.group_id]
-            manager.roll_back_publication(publication.request_id, publication.first_block)
-            if live := self.live_requests.get(publication.request_id):
+            request = publication.request
+            live = self.live_requests.get(request.request_id) if request else None
+            if live is not None and live.request is request:
+                manager.roll_back_publication(request.request_id, publication.first_block)
                 live.disturb()
         self._changed()
         return sorted({block.block_id for record in withdrawn for block in record.blocks})
@@ -432,18 +456,17 @@ class KVCacheManager:
         For a moment at which the scheduler's counts of computed tokens agree with its allocations.
         """
         self._audit()
-        if findings := audit_progress(self.coordinator, self._requests()):
+        if findings := audit_progress(self.coordinator, self.live_requests):
             raise InvariantViolation("; ".join(findings))
 
     def _audit(self) -> None:
-        if findings := audit(self.coordinator, self._requests()):
+        if findings := audit(self.coordinator, self.live_requests, self._copies_taken):
             raise InvariantViolation("; ".join(findings))
-
-    def _requests(self) -> dict[RequestId, Request]:
-        return {name: live.request for name, live in self.live_requests.items()}
 
     def _live(self, request: Request) -> LiveRequest | None:
         """The request as one that owns blocks, if it does. Raises: IllegalAllocation."""
+        if not isinstance(request, Request):
+            raise IllegalAllocation(f"a Request, not {type(request).__name__}")
         live = self.live_requests.get(request.request_id)
         check_request(request, self.config, live)
         return live

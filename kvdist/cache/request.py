@@ -59,6 +59,8 @@ class Request:
     ) -> None:
         if not isinstance(request_id, str) or not request_id:
             raise InvalidRequest(f"a request id is a text, not {request_id!r}")
+        if not isinstance(hasher, BlockHasher | None) or not isinstance(extra_keys, ExtraKeys):
+            raise InvalidRequest(f"request {request_id}: not a BlockHasher or not ExtraKeys")
         if _is_sequence(prompt_token_ids) and not len(prompt_token_ids):
             raise InvalidRequest(f"request {request_id}: the prompt is empty")
         if extra_keys.last_position > len(prompt_token_ids):

@@ -7,6 +7,7 @@ Source: the document's `KVCacheBlocks`.
 
 from typing import NamedTuple
 
+from kvdist.cache.block_pool import BlockPool
 from kvdist.cache.coordinator import PerGroup
 from kvdist.cache.request import Request
 from kvdist.ids import BlockId, GroupId
@@ -26,6 +27,7 @@ class CacheHit(NamedTuple):
     """Result of one lookup, for the next allocation of the same request."""
 
     request: Request
+    pool: BlockPool
     blocks: KVCacheBlocks
     #: Tokens that need not be computed, over all groups.
     num_tokens: int

@@ -6,7 +6,7 @@ Units:  tokens and blocks; `page_size_bytes` is bytes of one block in one layer.
 Source: vLLM's specs (vllm/v1/kv_cache_interface.py, 0.32) give the names.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 from typing import Final, Literal
 
@@ -15,6 +15,7 @@ from kvdist.errors import ConfigError
 
 #: Far above any real pool; what is larger is taken for a mistake.
 MAX_BLOCKS: Final = 1 << 26
+MAX_GROUPS: Final = 1024
 
 
 def _check(what: str, value: object, low: int, high: int = MAX_TOKENS) -> None:
@@ -68,6 +69,10 @@ class MambaSpec(KVCacheSpec):
 
     Mode `align` keeps a state at block boundaries, which can be cached; mode `none` keeps the
     running state alone (no prefix caching, `block_size` = the longest sequence).
+
+    In mode `align` a step leaves one state, that after its last token. So chunks of a prefill have
+    to end on block boundaries (and one at the prompt's last hash boundary, if a resend is to hit
+    there): a boundary that a chunk runs over has no state, and would be published all the same.
     """
 
     mamba_cache_mode: Literal["align", "none"] = "align"
@@ -127,6 +132,12 @@ class KVCacheConfig:
     enable_partial_hits: bool = False
     #: Record stored/removed/cleared events for `take_events`.
     enable_events: bool = False
+    #: Where vLLM 0.32 hits what it must not (ADR-0011), hit it too: to replay its traces only.
+    as_vllm: bool = False
+    #: Least common multiple of the block sizes: where all groups have a block boundary.
+    scheduler_block_size: int = field(init=False, default=0)
+    #: Groups whose last matched block is recomputed.
+    eagle_group_ids: frozenset[int] = field(init=False, default=frozenset())
 
     @classmethod
     def single(cls, spec: KVCacheSpec, *, num_blocks: int, **settings: object) -> "KVCacheConfig":
@@ -142,18 +153,15 @@ class KVCacheConfig:
         self._check_groups()
         if not isinstance(self.watermark, float | int) or not 0.0 <= self.watermark < 1.0:
             raise ConfigError(f"watermark is {self.watermark!r}, not within 0 .. 1")
-        sizes = [group.kv_cache_spec.block_size for group in self.kv_cache_groups]
         _check("hash_block_size", self.hash_block_size, 0)
-        object.__setattr__(self, "hash_block_size", self.hash_block_size or min(sizes))
-        if not self.max_in_flight_tokens:
-            object.__setattr__(self, "max_in_flight_tokens", self.max_model_len)
+        self._derive()
         if self.enable_caching:
-            self._check_caching(sizes)
+            self._check_caching([group.kv_cache_spec.block_size for group in self.kv_cache_groups])
 
     def _check_groups(self) -> None:
         groups = self.kv_cache_groups
-        if not isinstance(groups, tuple) or not groups:
-            raise ConfigError(f"KV cache groups are a tuple of at least one, not {groups!r}")
+        if not isinstance(groups, tuple) or not 1 <= len(groups) <= MAX_GROUPS:
+            raise ConfigError(f"KV cache groups are a tuple of 1 .. {MAX_GROUPS} groups")
         for group in groups:
             if not isinstance(group, KVCacheGroupSpec) or not isinstance(
                 group.kv_cache_spec, KVCacheSpec
@@ -179,18 +187,17 @@ class KVCacheConfig:
                 f"{self.scheduler_block_size}"
             )
 
-    @property
-    def scheduler_block_size(self) -> int:
-        """Least common multiple of the block sizes: where all groups have a block boundary."""
-        return lcm(*(group.kv_cache_spec.block_size for group in self.kv_cache_groups))
-
-    @property
-    def eagle_group_ids(self) -> frozenset[int]:
-        """Groups whose last matched block is recomputed."""
+    def _derive(self) -> None:
+        """What follows from the groups, found once."""
+        sizes = [group.kv_cache_spec.block_size for group in self.kv_cache_groups]
         marked = {i for i, group in enumerate(self.kv_cache_groups) if group.is_eagle_group}
         if self.use_eagle and not marked:
             marked = set(range(len(self.kv_cache_groups)))
-        return frozenset(marked)
+        object.__setattr__(self, "hash_block_size", self.hash_block_size or min(sizes))
+        object.__setattr__(self, "scheduler_block_size", lcm(*sizes))
+        object.__setattr__(self, "eagle_group_ids", frozenset(marked))
+        if not self.max_in_flight_tokens:
+            object.__setattr__(self, "max_in_flight_tokens", self.max_model_len)
 
     @property
     def watermark_blocks(self) -> int:

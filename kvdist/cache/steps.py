@@ -9,20 +9,19 @@ Without `open` there are no steps: all that is published counts as settled, free
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kvdist.cache.block import KVCacheBlock
+from kvdist.cache.request import Request
 from kvdist.errors import UnknownStep
-from kvdist.ids import GroupId, RequestId
-
-#: A table index beyond every table.
-NOWHERE: Final = 1 << 62
+from kvdist.ids import GroupId
 
 
 class Publication(NamedTuple):
-    """Blocks of one request's table that a step published, from `first_block` on."""
+    """Blocks that a step published."""
 
-    request_id: RequestId
+    #: Whose table they stand in, from `first_block` on; None if in nobody's.
+    request: Request | None
     group_id: GroupId
     first_block: int
     blocks: Sequence[KVCacheBlock]

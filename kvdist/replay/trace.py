@@ -44,6 +44,8 @@ FORMAT: Final = 1
 _MAX_SIZE: Final = 1 << 20
 #: Pools above this size record checksums of their lists.
 _MAX_LISTED_BLOCKS: Final = 64
+#: Of all prompts of a file together; what is larger is taken for a mistake.
+_MAX_PROMPT_TOKENS: Final = 1 << 24
 _USAGE_TOLERANCE: Final = 1e-9
 
 
@@ -100,6 +102,7 @@ class TraceReplay:
         self.config = _config(header)
         self.manager = KVCacheManager(self.config)
         self.hasher = BlockHasher(self.config.hash_block_size)
+        self.num_prompt_tokens = 0
         self.requests: dict[str, Request] = {}
         self.hits: dict[str, CacheHit] = {}
         self.running: set[str] = set()
@@ -156,6 +159,9 @@ class TraceReplay:
     # -- operations ----------------------------------------------------------------------------
 
     def _new(self, op: Json) -> None:
+        self.num_prompt_tokens += len(op["prompt"])
+        if self.num_prompt_tokens > _MAX_PROMPT_TOKENS:
+            raise FormatError(f"more than {_MAX_PROMPT_TOKENS} prompt tokens")
         lora = op.get("lora")
         keys = ExtraKeys(
             cache_salt=op.get("salt"),
@@ -182,6 +188,9 @@ class TraceReplay:
         }
 
     def _alloc(self, op: Json) -> Json:
+        for name in ("new", "external", "lookahead", "encoder", "reserved"):
+            if type(op.get(name, 0)) is not int:
+                raise FormatError(f"{name} is {op[name]!r}")
         request = self.requests[op["id"]]
         waiting = request.request_id not in self.running
         try:
@@ -290,6 +299,7 @@ def _config(header: Json) -> KVCacheConfig:
         watermark=header["watermark"],
         retention_interval=header["retention_interval"],
         enable_partial_hits=True,
+        as_vllm=True,
     )
 
 

@@ -107,6 +107,10 @@ class SingleTypeKVCacheManager(ABC):
         kept = hit_blocks[max(0, num_skipped - num_owned) :]
         return num_new + sum(not block.ref_cnt for block in kept)
 
+    def get_num_blocks_taken(self, space: TokenSpace, hit_blocks: Sequence[KVCacheBlock]) -> int:
+        """Blocks that really leave the free queue; for kinds whose prediction isn't exact."""
+        return self.get_num_blocks_to_allocate(space, hit_blocks, False)
+
     def _ends_inside_a_block(self, hit_blocks: Sequence[KVCacheBlock], local: int) -> bool:
         return bool(hit_blocks) and local % self.block_size != 0
 
@@ -232,8 +236,13 @@ class SingleTypeKVCacheManager(ABC):
         """How many leading tokens no later step reads, once so many are computed."""
         return 0
 
-    def remove_skipped_blocks(self, request_id: RequestId, num_processed_tokens: int) -> None:
-        """Give back what no step reads any more; null blocks keep the later indices (S13)."""
+    def remove_skipped_blocks(
+        self, request_id: RequestId, num_processed_tokens: int, last_step: int
+    ) -> None:
+        """Give back what no step reads any more; null blocks keep the later indices (S13).
+
+        While `last_step`, the latest that names the blocks, is open they stay held (S27).
+        """
         num_skipped = self.get_num_skipped_tokens(num_processed_tokens) // self.block_size
         if num_skipped > 0 and (table := self.req_to_blocks.get(request_id)):
             null, freed = self.pool.null_block, []
@@ -242,7 +251,7 @@ class SingleTypeKVCacheManager(ABC):
                     break  # what is left of it went before
                 freed.append(table[i])
                 table[i] = null
-            self.pool.release(freed)
+            self.pool.release_after(last_step, freed)
 
     def pop_blocks_for_free(self, request_id: RequestId) -> list[KVCacheBlock]:
         """Forget the request; returns its blocks, still referenced, in order of reuse."""

@@ -25,6 +25,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         spec = config.kv_cache_groups[group_id].kv_cache_spec
         assert isinstance(spec, ChunkedLocalAttentionSpec)
         self.attention_chunk_size = spec.attention_chunk_size
+        self.as_vllm = config.as_vllm
         most = min(self.attention_chunk_size + config.max_in_flight_tokens, config.max_model_len)
         self.max_admission_blocks = cdiv(most, self.block_size)
 
@@ -42,7 +43,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         hashes = self.hashes_of_blocks(block_hashes)[num_skipped : max_length // self.block_size]
         found = [index.get_longest_prefix(hashes) for index in indexes]
         num_real = min(map(len, found))
-        if not num_real and chunk_start % self.block_size:
+        if not num_real and chunk_start % self.block_size and not self.as_vllm:
             # The hit would end before the chunk begins, and there earlier tokens are read.
             end = num_skipped * self.block_size
             return self.find_longest_cache_hit(block_hashes, end, indexes, drop_eagle_block)

@@ -90,18 +90,25 @@ class MambaManager(SingleTypeKVCacheManager):
             )
         request_id = space.request_id
         num_owned = len(hit_blocks) + len(self.req_to_blocks.get(request_id, ()))
-        num_external = 0
-        if space.total > space.local:
-            # The state that is loaded has a block of its own, before that of the first step.
-            num_skipped = self.get_num_skipped_tokens(space.total) // self.block_size
-            num_owned = max(num_owned, num_skipped)
-            num_external = max(0, cdiv(space.total, self.block_size) - num_owned)
-        num_new = self._num_required(space) - num_owned - num_external
+        num_new = self._num_required(space) - num_owned
         copies = int(
             self._ends_inside_a_block(hit_blocks, space.local) or request_id in self.partial_hits
         )
         num_new = min(max(num_new, 0) + copies, self._most_new_blocks(request_id, copies))
-        return num_external + num_new + sum(not block.ref_cnt for block in hit_blocks)
+        return num_new + sum(not block.ref_cnt for block in hit_blocks)
+
+    def get_num_blocks_taken(self, space: TokenSpace, hit_blocks: Sequence[KVCacheBlock]) -> int:
+        """The state that is loaded has a block of its own, before that of the first step."""
+        if not self.align or space.total == space.local:
+            return super().get_num_blocks_taken(space, hit_blocks)
+        num_skipped = self.get_num_skipped_tokens(space.total) // self.block_size
+        num_owned = max(len(hit_blocks), num_skipped)
+        num_external = max(0, cdiv(space.total, self.block_size) - num_owned)
+        num_new = max(0, self._num_required(space) - num_owned - num_external)
+        num_new = min(num_new, self._most_new_blocks(space.request_id, 0))
+        copies = self._ends_inside_a_block(hit_blocks[num_skipped:], space.local)
+        idle = sum(not block.ref_cnt for block in hit_blocks[num_skipped:])
+        return num_external + num_new + copies + idle
 
     def _num_required(self, space: TokenSpace) -> int:
         """Length of the table: lookahead tokens have no states of their own."""
@@ -139,7 +146,7 @@ class MambaManager(SingleTypeKVCacheManager):
         redirected = []
         if partial_hit is not None:
             copy = new_blocks.pop(0)
-            redirected = self._use_copy(request_id, table, partial_hit, copy, was_running)
+            redirected = self._use_copy(table, partial_hit, copy, was_running)
         table += new_blocks
         return redirected + table[num_before:]
 
@@ -157,7 +164,6 @@ class MambaManager(SingleTypeKVCacheManager):
 
     def _use_copy(
         self,
-        request_id: RequestId,
         table: list[KVCacheBlock],
         partial_hit: tuple[int, KVCacheBlock],
         copy: KVCacheBlock,
@@ -168,7 +174,7 @@ class MambaManager(SingleTypeKVCacheManager):
         if not was_running:
             self.redirect_to_copy(table, block_idx, source, copy)
             return [copy]
-        self.pool.move_block_hashes(request_id, source, copy)
+        self.pool.move_block_hashes(source, copy)
         self.pool.hold((source,), HoldKind.COPY)
         self.pool.holds.add((copy,), HoldKind.COPY)
         self.pending_copies.append((source, copy))
@@ -244,10 +250,12 @@ class MambaManager(SingleTypeKVCacheManager):
         """Only the state of the last computed token is read."""
         return num_computed_tokens - 1
 
-    def remove_skipped_blocks(self, request_id: RequestId, num_processed_tokens: int) -> None:
+    def remove_skipped_blocks(
+        self, request_id: RequestId, num_processed_tokens: int, last_step: int
+    ) -> None:
         """Give back old states, also between null entries, and that of two allocations ago."""
         if not self.align:
-            super().remove_skipped_blocks(request_id, num_processed_tokens)
+            super().remove_skipped_blocks(request_id, num_processed_tokens, last_step)
             return
         table = self.req_to_blocks.get(request_id)
         if not table:
@@ -255,17 +263,23 @@ class MambaManager(SingleTypeKVCacheManager):
         num_skipped = self.get_num_skipped_tokens(num_processed_tokens) // self.block_size
         first, end = self._num_retired.get(request_id, 0), min(num_skipped, len(table))
         if first < end:
-            self._give_back(table, range(end - 1, first - 1, -1))
+            self._give_back(table, range(end - 1, first - 1, -1), last_step)
             self._num_retired[request_id] = end
         last_state = self._last_state.get(request_id)
         if last_state is not None and last_state < cdiv(num_processed_tokens, self.block_size) - 1:
-            self._give_back(table, (last_state,))
+            self._give_back(table, (last_state,), last_step)
 
-    def _give_back(self, table: list[KVCacheBlock], indices: Sequence[int]) -> None:
+    def _give_back(self, table: list[KVCacheBlock], indices: Sequence[int], last_step: int) -> None:
         null = self.pool.null_block
-        self.pool.release([table[i] for i in indices if table[i] is not null])
+        self.pool.release_after(last_step, [table[i] for i in indices if table[i] is not null])
         for i in indices:
             table[i] = null
+
+    def roll_back_publication(self, request_id: RequestId, first_block: int) -> None:
+        """Let states from `first_block` on be published again; a withdrawn tail needs no copy."""
+        super().roll_back_publication(request_id, first_block)
+        if self.partial_hits.get(request_id, (-1,))[0] >= first_block:
+            del self.partial_hits[request_id]
 
     def pop_blocks_for_free(self, request_id: RequestId) -> list[KVCacheBlock]:
         """Forget the request; returns its blocks, still referenced, in order of reuse."""
