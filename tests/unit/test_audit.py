@@ -4,20 +4,22 @@ A healthy manager, one thing broken by hand, one finding with the right label (S
 I6, I7).
 """
 
-import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 import pytest
 
 from kvdist.cache import HoldKind, Request
 from kvdist.cache.audit import audit, audit_progress
+from kvdist.cache.block import KVCacheBlock
 from kvdist.cache.free_queue import FreeKVCacheBlockQueue
+from kvdist.cache.live_request import LiveRequest
 from kvdist.errors import InvariantViolation
 from kvdist.ids import BlockHash, GroupId
 from tests.make import Node, full, key_of, make_blocks, mamba, window
 
-#: An audit of ten blocks takes a millisecond; one that walks a ring never ends.
-SOON = 2.0
+#: An audit of ten blocks takes a millisecond; one that walks a ring ends by pytest's timeout.
+pytestmark = pytest.mark.timeout(30)
 
 
 def healthy() -> Node:
@@ -37,11 +39,7 @@ def healthy() -> Node:
 
 
 def findings(node: Node) -> list[str]:
-    requests = {name: live.request for name, live in node.manager.live_requests.items()}
-    begin = time.monotonic()
-    found = audit(node.manager.coordinator, requests)
-    assert time.monotonic() - begin < SOON
-    return found
+    return audit(node.manager.coordinator, node.manager.live_requests)
 
 
 def labels(node: Node) -> set[str]:
@@ -163,20 +161,24 @@ def leave_a_further_key_behind(node: Node) -> None:
     node.pool.further_keys[node.pool.blocks[2]] = [key_of(1)]
 
 
+def copies_of(node: Node, block_id: int) -> OrderedDict[KVCacheBlock, None]:
+    return OrderedDict.fromkeys([node.pool.blocks[block_id]])
+
+
 def leave_a_tail_behind(node: Node) -> None:
     node.pool.tail_tokens[node.pool.blocks[12]] = 3
 
 
 def leave_an_empty_list_of_copies(node: Node) -> None:
-    node.pool.cached_block_hash_to_block[0].copies[key(node, 2)] = []
+    node.pool.cached_block_hash_to_block[0].copies[key(node, 2)] = OrderedDict()
 
 
 def list_the_oldest_as_a_copy(node: Node) -> None:
-    node.pool.cached_block_hash_to_block[0].copies[key(node, 2)] = [node.pool.blocks[2]]
+    node.pool.cached_block_hash_to_block[0].copies[key(node, 2)] = copies_of(node, 2)
 
 
 def list_a_copy_without_an_oldest(node: Node) -> None:
-    node.pool.cached_block_hash_to_block[0].copies[key_of(1)] = [node.pool.blocks[2]]
+    node.pool.cached_block_hash_to_block[0].copies[key_of(1)] = copies_of(node, 2)
 
 
 def publish_more_than_is_known(node: Node) -> None:
@@ -333,10 +335,8 @@ def test_a_broken_count_of_the_arrays(name: str, value: int) -> None:
 def test_garbage_in_a_table(garbage: object) -> None:
     node = healthy()
     table(node).append(garbage)
-    begin = time.monotonic()
     with pytest.raises(InvariantViolation):
         node.manager.check()
-    assert time.monotonic() - begin < SOON
 
 
 def test_a_very_long_table() -> None:
@@ -348,15 +348,16 @@ def test_a_very_long_table() -> None:
 def test_many_copies_of_one_key() -> None:
     node = healthy()
     copies = node.pool.cached_block_hash_to_block[0].copies
-    copies[key(node, 2)] = [node.pool.blocks[2]] * 100_000
-    assert {"I2", "S22"} <= labels(node)
+    copies[key(node, 2)] = OrderedDict.fromkeys(make_blocks(100_000))
+    assert "I2" in labels(node)
 
 
 # -- I3, which compares the scheduler's claim ----------------------------------------------------
 
 
 def progress(node: Node, *requests: Request) -> list[str]:
-    return audit_progress(node.manager.coordinator, {r.request_id: r for r in requests})
+    live = {request.request_id: LiveRequest(request) for request in requests}
+    return audit_progress(node.manager.coordinator, live)
 
 
 def test_i3_tokens_without_a_block_are_found() -> None:
@@ -380,8 +381,7 @@ def test_i3_a_window_needs_its_suffix_only() -> None:
     assert progress(node, request) == []
     request.num_computed_tokens = 11  # as if the steps in between had never been
     assert [finding.split("but ")[1] for finding in progress(node, request)] == [
-        "group 1 has no block at index 1",
-        "group 1 has no block at index 2",
+        "group 1 has no block at index 1",  # the first that is missing is enough
     ]
 
 

@@ -228,7 +228,7 @@ def test_keys_move_to_a_private_copy() -> None:
     request = Node().request("any", "ABCDEFGHIJKLMNOP")
     source, target = pool.get_new_blocks(2, GROUP)
     pool.cache_partial_block(request, source, 8, 16, GROUP)
-    pool.move_block_hashes("any", source, target)
+    pool.move_block_hashes(source, target)
     assert (source.block_hash, target.block_hash) == (None, request.block_hashes[1])
     assert found(pool) == {2: 1}
     assert list(pool.tail_tokens) == [target]

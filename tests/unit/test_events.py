@@ -198,7 +198,7 @@ def test_each_group_tells_its_own() -> None:
     assert len(events[GROUP].token_ids) == 16
 
 
-def test_s10_a_partial_entry_is_told_in_hash_blocks() -> None:
+def test_s10_a_partial_entry_is_told_from_its_block_s_start() -> None:
     node = Node(full(), mamba(16), enable_events=True, enable_partial_hits=True)
     request = node.start("a", "ABCDEFGHIJ")
     # The state after all ten tokens is no checkpoint: the one after eight is.
@@ -209,9 +209,9 @@ def test_s10_a_partial_entry_is_told_in_hash_blocks() -> None:
     events = [stored(event) for event in node.manager.take_events()]
     (state,) = [event for event in events if event.group_id == 1]
     assert state.block_hashes == (other.block_hashes[1],)
-    assert state.block_size == 4
-    assert state.token_ids == tuple(tokens_of("UVWX"))
-    assert state.parent_block_hash == other.block_hashes[0]
+    assert state.block_size == 8
+    assert state.token_ids == tuple(tokens_of("QRSTUVWX"))
+    assert state.parent_block_hash is None
 
 
 def test_a_listener_that_replays_the_events_knows_what_can_be_found(node: Node) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kvdist.cache.request import Request
 from kvdist.cache.steps import Publication, StepLog
 from kvdist.errors import UnknownStep
 from tests.make import GROUP, Node, make_blocks
@@ -11,7 +12,11 @@ from tests.unit.snapshot import unchanged
 
 
 def publication(name: str, first_block: int = 0) -> Publication:
-    return Publication(name, GROUP, first_block, [])
+    return Publication(Request(name, [1]), GROUP, first_block, [])
+
+
+def names(publications: list[Publication]) -> list[str]:
+    return [p.request.request_id for p in publications if p.request]
 
 
 # -- the log alone -------------------------------------------------------------------------------
@@ -70,9 +75,9 @@ def test_withdrawn_publications_come_latest_first_and_once() -> None:
         steps.open(step)
         steps.published(publication(f"{step}a"))
         steps.published(publication(f"{step}b"))
-    assert [p.request_id for p in steps.withdraw(2)] == ["3b", "3a", "2b", "2a"]
+    assert names(steps.withdraw(2)) == ["3b", "3a", "2b", "2a"]
     assert steps.withdraw(2) == []
-    assert [p.request_id for p in steps.withdraw(1)] == ["1b", "1a"]
+    assert names(steps.withdraw(1)) == ["1b", "1a"]
     for step in (0, 4):
         with pytest.raises(UnknownStep, match="is not open"):
             steps.withdraw(step)
@@ -203,7 +208,7 @@ def test_steps_out_of_order_are_refused() -> None:
     node = Node()
     node.manager.new_step_starts(5)
     node.manager.new_step_starts(6)
-    calls: tuple[Callable[[], None], ...] = (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: node.manager.new_step_starts(6),
         lambda: node.manager.new_step_starts(0),
         lambda: node.manager.settle_step(6),
