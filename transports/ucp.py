@@ -9,6 +9,7 @@ Source: ucp/api/ucp.h of UCX 1.21; structures there only grow at their ends.
 
 import ctypes
 import functools
+import importlib
 import os
 from ctypes import (
     CFUNCTYPE,
@@ -38,9 +39,8 @@ NO_IMMEDIATE_COMPLETION: Final = 1 << 16
 #: Datatypes.
 CONTIGUOUS: Final = 1 << 3
 IOV: Final = 2
-#: Memory types.
+#: The memory type of this machine's own memory.
 HOST: Final = 0
-CUDA: Final = 1
 
 _CLOSE_FORCE: Final = 1
 FULL_MASK: Final = (1 << 64) - 1
@@ -217,6 +217,11 @@ _SIGNATURES: Final[dict[str, _Signature]] = {
 }
 
 
+def ucxx() -> Any:
+    """Its binding of contexts; importing it loads libucp. Raises: ImportError."""
+    return importlib.import_module("ucxx._lib.libucxx")
+
+
 @functools.cache
 def library() -> Any:
     """The libucp that ucxx has loaded. Raises: Unsupported."""
@@ -226,7 +231,7 @@ def library() -> Any:
     if quieten:
         os.environ["UCX_LOG_LEVEL"] = "fatal"
     try:
-        import ucxx._lib.libucxx  # noqa: F401
+        ucxx()
     except ImportError as error:
         raise Unsupported(f"{INSTALL} ({error})") from None
     finally:

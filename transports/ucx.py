@@ -57,10 +57,9 @@ _LINGER_S: Final = 1.0
 class UcxWire(Wire):
     """One side of a link."""
 
-    capabilities = Capabilities(one_sided_reads=True)
-
     def __init__(self, context: Context, bootstrap: Bootstrap, address: str) -> None:
         self.peer_address = address
+        self.capabilities = context.capabilities
         #: Transport and device of each lane in use, once there are any.
         self.lanes: list[str] = []
         #: Why the lanes aren't what one would expect between these two; empty if they are.
@@ -224,7 +223,8 @@ class UcxTransport(WireTransport):
     """`ucx://host:port`: where the socket is; UCX finds its own ways beside it."""
 
     scheme = "ucx"
-    capabilities = UcxWire.capabilities
+    #: Once the transport is in use also GPU memory, where there is a GPU.
+    capabilities = Capabilities(one_sided_reads=True)
 
     def __init__(self, config: SessionConfig) -> None:
         super().__init__(config)
@@ -250,6 +250,7 @@ class UcxTransport(WireTransport):
         """The UCX context, made when it is first needed."""
         if self._context is None:
             self._context = Context()
+            self.capabilities = self._context.capabilities
         return self._context
 
     async def dial(self, address: Address) -> Wire:

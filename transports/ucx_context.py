@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from transports import ucp
+from transports.api import Capabilities
 from transports.errors import Unsupported
 from transports.ucx_settings import settings
 
@@ -20,15 +21,14 @@ class Context:
         self.library: Any = ucp.library()
         self._contexts: list[Any] = []
         self.renew()
-        #: UCX found a GPU to move bytes from and to.
-        self.has_cuda = "cuda" in self._contexts[0].info
+        has_gpu = "cuda" in self._contexts[0].info
+        self.capabilities = Capabilities(one_sided_reads=True, device_memory=has_gpu)
 
     def renew(self) -> None:
         """Look at the machine's devices again: with those that a context has found once, and that
         have gone since (the interface of a container, say), it can make no worker.
         """
-        from ucxx._lib import libucxx
-
+        libucxx = ucp.ucxx()
         feature = libucxx.Feature
         features = (feature.TAG, feature.RMA, feature.WAKEUP)
         try:

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 from transports import ucp
 from transports.api import Span
 from transports.buffers import cut
+from transports.device import on_device
 
 #: One call moves this much: 1 to 8 MiB are equally fast.
 PIECE_BYTES: Final = 2 << 20
@@ -64,6 +65,14 @@ def runs(views: Sequence[memoryview]) -> list[int]:
     """Address, length, address, length, ...; views that touch are one run."""
     found: list[int] = []
     end = -1
+    if on_device(views):
+        for device_view in views:
+            if device_view.address == end:
+                found[-1] += len(device_view)
+            else:
+                found += (device_view.address, len(device_view))
+            end = device_view.address + len(device_view)
+        return found
     for view in views:
         length = len(view)
         address = addressof(_char_at(view)) if not view.readonly else address_of(view)
@@ -75,8 +84,10 @@ def runs(views: Sequence[memoryview]) -> list[int]:
     return found
 
 
-def _params(datatype: int) -> tuple[Any, Any]:
-    mask = ucp.FIELD_DATATYPE | ucp.FIELD_MEMORY_TYPE
+def _params(datatype: int, on_gpu: bool) -> tuple[Any, Any]:
+    # On the GPU there are several types of memory, and UCX finds out which it is. For ours it
+    # needn't look.
+    mask = ucp.FIELD_DATATYPE | (0 if on_gpu else ucp.FIELD_MEMORY_TYPE)
     send = ucp.RequestParam(op_attr_mask=mask, datatype=datatype, memory_type=ucp.HOST)
     # Always a request: where else would the length be?
     receive = ucp.RequestParam(
@@ -85,8 +96,9 @@ def _params(datatype: int) -> tuple[Any, Any]:
     return byref(send), byref(receive)
 
 
-_CONTIGUOUS = _params(ucp.CONTIGUOUS)
-_IOV = _params(ucp.IOV)
+#: For memory of ours, for the GPU's.
+_CONTIGUOUS = (_params(ucp.CONTIGUOUS, False), _params(ucp.CONTIGUOUS, True))
+_IOV = (_params(ucp.IOV, False), _params(ucp.IOV, True))
 
 
 class Piece:
@@ -98,14 +110,15 @@ class Piece:
         found = runs(views)
         self._views = views
         self._list = array("Q", found)
+        on_gpu = on_device(views)
         if len(found) == 2:
             self.address, self.count = found
             self.num_bytes = self.count
-            self.send_param, self.recv_param = _CONTIGUOUS
+            self.send_param, self.recv_param = _CONTIGUOUS[on_gpu]
         else:
             self.address, self.count = self._list.buffer_info()[0], len(found) // 2
             self.num_bytes = sum(found[1::2])
-            self.send_param, self.recv_param = _IOV
+            self.send_param, self.recv_param = _IOV[on_gpu]
 
 
 def pieces(tag: int, views: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]:

@@ -41,12 +41,12 @@ class Worker:
         self.context = context
         self._loop = asyncio.get_running_loop()
         self._on_broken: Callable[[TransportError], None] | None = on_broken
-        self._operations: list[Operation] = []
+        self._operations: list[Operation[Any]] = []
         self._scheduled = False
         self._moved_at = 0.0
         self._failure = 0
         self._rkeys: set[int] = set()
-        self._callback = ucp.ErrorCallback(self._on_error)
+        self._callback: Any = ucp.ErrorCallback(self._on_error)
         self.endpoint = 0
         handle, fd = c_void_p(), c_int()
         params = ucp.WorkerParams(field_mask=1, thread_mode=_THREAD_MODE_SINGLE)
@@ -115,7 +115,7 @@ class Worker:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def start(self, operation: Operation) -> None:
+    def start(self, operation: Operation[Any]) -> None:
         """Post what can be posted now; the rest follows by itself. Raises: PeerLost."""
         if not self.usable:
             raise PeerLost("the link has ended")
