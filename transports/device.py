@@ -7,8 +7,11 @@ Source: the CUDA array interface, version 3.
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self, TypeGuard
+from typing import Any, Self, TypeGuard, cast
 
+from transports.api import Capabilities
+from transports.buffers import as_views
+from transports.config import SessionConfig
 from transports.errors import LocalMisuse
 
 
@@ -30,6 +33,9 @@ class DeviceView:
         start, stop, step = part.indices(self._length)
         assert step == 1, "views are cut, not thinned out"
         return type(self)(self._owner, self.address + start, max(0, stop - start), self.readonly)
+
+    def __setitem__(self, part: slice, data: object) -> None:
+        raise LocalMisuse("a small body can't land on the GPU: only wires write there")
 
 
 def device_view(buffer: object) -> DeviceView | None:
@@ -53,15 +59,32 @@ def _contiguous(shape: tuple[int, ...], item_bytes: int) -> tuple[int, ...]:
 
 
 def on_device(views: Sequence[object]) -> TypeGuard[Sequence[DeviceView]]:
-    """A body is on the GPU or not, as a whole."""
+    """A body is on the GPU or not, as a whole. There it is only for wires to touch, so that it
+    never travels as part of its message.
+    """
     return bool(views) and type(views[0]) is DeviceView
 
 
-def device_views(buffers: Sequence[object], *, writable: bool) -> list[DeviceView]:
-    """Views of buffers that are all on the GPU; none if none is. Raises: LocalMisuse."""
-    views = [view for buffer in buffers if (view := device_view(buffer)) is not None]
-    if views and len(views) < len(buffers):
+def body_views(
+    buffers: Sequence[object],
+    capabilities: Capabilities,
+    config: SessionConfig,
+    *,
+    writable: bool = False,
+) -> list[memoryview]:
+    """What is to be sent or filled, here or on the GPU. Raises: LocalMisuse."""
+    found = _device_views(buffers) if capabilities.device_memory else []
+    if not found:
+        return as_views(buffers, writable=writable)
+    if len(found) < len(buffers):
         raise LocalMisuse("a body that is only in part on the GPU")
-    if writable and any(view.readonly for view in views):
+    if config.checksum_bodies:
+        raise LocalMisuse("there are no checksums of memory on the GPU")
+    if writable and any(view.readonly for view in found):
         raise LocalMisuse("a buffer to fill is read-only")
-    return [view for view in views if len(view)]
+    # They can be cut and measured like the others, and only the wire looks closer.
+    return cast("list[memoryview]", [view for view in found if len(view)])
+
+
+def _device_views(buffers: Sequence[object]) -> list[DeviceView]:
+    return [view for buffer in buffers if (view := device_view(buffer)) is not None]

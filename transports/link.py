@@ -15,12 +15,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NoReturn, cast
+from typing import NoReturn
 
 from transports.api import Buffer, Head, Link, Peer, Placer, Read, Region, Span
-from transports.buffers import as_views, copy, crc, cut, total
+from transports.buffers import copy, crc, cut, total
 from transports.control import Control
-from transports.device import device_views, on_device
+from transports.device import body_views, on_device
 from transports.errors import (
     BodyRefused,
     LocalMisuse,
@@ -73,14 +73,12 @@ class WireLink(Link):
 
     async def send(self, kind: int, meta: bytes = b"", body: Sequence[Buffer] = ()) -> None:
         """See `Link.send`."""
-        views = self._views(body)
-        size = total(views)
-        self._check_message(kind, meta, size)
+        views = body_views(body, self.capabilities, self._config)
+        self._check_message(kind, meta, size := total(views))
         if not self._sent.is_set():
             raise LocalMisuse("another task is sending on this link")
         self._sent.clear()
         try:
-            # The GPU's memory is only for wires to touch: what travels with its message isn't.
             small = size <= self._session.eager_bytes and not on_device(views)
             await self._pay(len(meta), size if small else 0)
             if small:
@@ -92,17 +90,6 @@ class WireLink(Link):
                 await self._send_large(kind, meta, size, views)
         finally:
             self._sent.set()
-
-    def _views(self, buffers: Sequence[Buffer], *, writable: bool = False) -> list[memoryview]:
-        """What is to be sent or filled. Raises: LocalMisuse."""
-        if self.capabilities.device_memory:
-            found = device_views(buffers, writable=writable)
-            if found:
-                if self._config.checksum_bodies:
-                    raise LocalMisuse("there are no checksums of memory on the GPU")
-                # They can be cut and measured like the others, and only the wire looks closer.
-                return cast("list[memoryview]", found)
-        return as_views(buffers, writable=writable)
 
     def _check_message(self, kind: int, meta: bytes, size: int) -> None:
         if not isinstance(kind, int) or not 0 <= kind <= 255:
@@ -216,10 +203,7 @@ class WireLink(Link):
                 if frame.type is Type.MESSAGE:
                     self._control.took(cost(len(frame.meta), frame.body_bytes))
                     if small:
-                        targets = self._targets(place, head)
-                        if on_device(targets):
-                            raise LocalMisuse("a small body can't land on the GPU")
-                        copy([memoryview(small)], targets)
+                        copy([memoryview(small)], self._targets(place, head))
                     return head
                 self._control.took(cost(len(frame.meta), 0))
                 if await self._land(frame.argument, head, place):
@@ -242,7 +226,7 @@ class WireLink(Link):
         """Where a body should land. Raises: BodyRefused, LocalMisuse."""
         if place is None:
             raise BodyRefused("nobody said where the body should land")
-        views = self._views(place(head), writable=True)
+        views = body_views(place(head), self.capabilities, self._config, writable=True)
         if total(views) != head.body_bytes:
             raise LocalMisuse(f"{total(views)} bytes of buffers for {head.body_bytes} of body")
         return views
@@ -301,7 +285,7 @@ class WireLink(Link):
         for span in spans:
             if span.offset < 0 or span.length < 0 or span.offset + span.length > remote.size:
                 raise LocalMisuse(f"{span} is not within {remote.size} bytes")
-        views = self._views(into, writable=True)
+        views = body_views(into, self.capabilities, self._config, writable=True)
         if sum(span.length for span in spans) != total(views):
             raise LocalMisuse("spans and buffers differ in size")
         return remote.read(spans, views)
