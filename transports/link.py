@@ -214,8 +214,7 @@ class WireLink(Link):
     async def _next_message(self) -> tuple[Frame, bytearray]:
         while True:
             self._check_mine()
-            if self._reason is not None and not isinstance(self._reason, PeerClosed):
-                self._raise_reason()
+            self._check_lost()
             if self._inbox:
                 return self._inbox.popleft()
             self._check_peer()
@@ -246,10 +245,10 @@ class WireLink(Link):
         self._session.accept(offer)
         self._control.say(Type.ACCEPT, offer)
         try:
-            if not await landing.result:
-                self._check_alive()
-                return False
-            return True
+            if await landing.result:
+                return True
+            self._check_lost()
+            return False
         except asyncio.CancelledError:
             self._end(PeerLost("a receive was cancelled while a body was landing"))
             raise
@@ -328,9 +327,8 @@ class WireLink(Link):
         """End the link now; only the first reason counts."""
         if self._reason is not None:
             return
-        self._reason = type(reason)(
-            *reason.args
-        )  # without the frames, and buffers, it was raised in
+        # A copy without the frames, and so the buffers, that the error was raised in.
+        self._reason = type(reason)(*reason.args)
         self._wire.abort()
         self._arrived.set()
         self._credit_came.set()
@@ -358,6 +356,11 @@ class WireLink(Link):
     def _check_alive(self) -> None:
         if self._reason is not None:
             self._raise_reason()
+
+    def _check_lost(self) -> None:
+        """Like `_check_alive`, but after the peer's BYE messages may wait to be received."""
+        if not isinstance(self._reason, PeerClosed):
+            self._check_alive()
 
     def _check_mine(self) -> None:
         if self._closing:

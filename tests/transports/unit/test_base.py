@@ -11,8 +11,9 @@ from transports.address import parse
 from transports.errors import LocalMisuse, PeerLost, Refused, TransportError, Unreachable
 from transports.frame import Frame, Type, decode
 from transports.handshake import make_hello
-from transports.memory import MemoryTransport, MemoryWire
+from transports.memory import MemoryTransport
 from transports.testing.setup import until
+from transports.wire import Wire
 
 
 def _run(test: Any) -> None:
@@ -115,6 +116,22 @@ def test_a_wire_that_comes_after_the_end_is_cut_off() -> None:
     _run(test)
 
 
+def test_leaving_the_context_ends_a_handshake_with_a_silent_listener() -> None:
+    async def test() -> None:
+        wires: list[Wire] = []
+        left = MemoryTransport(config("a", handshake_s=5.0))
+        async with left.open():
+            bound = await left.bind(parse("memory://silent"), wires.append)
+            connecting = asyncio.create_task(left.connect("memory://silent"))
+            await until(lambda: bool(wires))
+            bound.close()
+        async with asyncio.timeout(1):
+            with pytest.raises(LocalMisuse):
+                await connecting
+
+    _run(test)
+
+
 def test_listening_that_comes_after_the_end_is_undone() -> None:
     async def test() -> None:
         left = MemoryTransport(config("a"))
@@ -140,7 +157,7 @@ def test_listening_that_comes_after_the_end_is_undone() -> None:
 @pytest.mark.parametrize("answer", [Type.WELCOME, Type.PROOF, Type.BYE])
 def test_a_listener_that_speaks_out_of_turn(answer: Type) -> None:
     async def test() -> None:
-        wires: list[MemoryWire] = []
+        wires: list[Wire] = []
         left = MemoryTransport(config("a"))
 
         async def answer_it() -> None:
@@ -148,7 +165,7 @@ def test_a_listener_that_speaks_out_of_turn(answer: Type) -> None:
             await wires[0].send(Frame(answer, 0).encode())
 
         async with left.open():
-            bound = await left.bind(parse("memory://odd"), wires.append)  # type: ignore[arg-type]
+            bound = await left.bind(parse("memory://odd"), wires.append)
             try:
                 answering = asyncio.create_task(answer_it())
                 with pytest.raises(TransportError):
@@ -188,19 +205,21 @@ def test_who_refuses_waits_until_it_was_read() -> None:
 
 def test_a_refusal_of_any_length_travels() -> None:
     async def test() -> None:
-        there, back = (asyncio.Queue[bytes]() for _ in range(2))
-        del back
+        sent: list[bytes] = []
 
         class Wire:
             async def send(self, head: bytes) -> None:
-                there.put_nowait(head)
+                sent.append(head)
 
-            async def close(self) -> None: ...
+            async def close(self) -> None:
+                sent.append(b"closed")
 
             async def recv_head(self) -> bytes:
+                sent.append(b"waited for the peer")
                 raise PeerLost("gone")
 
         await greet._refuse(Wire(), 1, Refused("ü" * 100_000), config())  # type: ignore[arg-type]
-        assert decode(there.get_nowait()).meta == "ü".encode() * 512
+        assert decode(sent[0]).meta == "ü".encode() * 512
+        assert sent[1:] == [b"closed", b"waited for the peer"]
 
     _run(test)

@@ -102,6 +102,60 @@ def test_bye_frees_a_receive_whose_body_was_not_begun() -> None:
     _run(test)
 
 
+def test_messages_behind_an_offer_that_bye_made_void() -> None:
+    """The peer withdrew it, and closed before it could say so."""
+
+    async def test() -> None:
+        async with raw_peer() as raw:
+            receiving = asyncio.create_task(raw.link.recv(lambda head: [bytearray(LARGE)]))
+            await raw.peer.say(Type.OFFER, argument=1, body_bytes=LARGE)
+            await raw.peer.hear(Type.ACCEPT)
+            await raw.peer.say(Type.MESSAGE, kind=7)
+            await raw.peer.say(Type.BYE)
+            assert (await receiving).kind == 7
+            with pytest.raises(PeerClosed):
+                await raw.link.recv()
+
+    _run(test)
+
+
+def test_a_withdrawal_that_comes_while_the_next_body_lands() -> None:
+    async def test() -> None:
+        async with raw_peer() as raw:
+            await raw.peer.say(Type.OFFER, argument=1, body_bytes=LARGE)
+            with pytest.raises(BodyRefused):
+                await raw.link.recv()
+            target = bytearray(LARGE)
+            receiving = asyncio.create_task(raw.link.recv(lambda head: [target]))
+            await raw.peer.say(Type.OFFER, argument=2, body_bytes=LARGE)
+            await raw.peer.hear(Type.ACCEPT)
+            await raw.peer.say(Type.WITHDRAW, argument=1)
+            await _turns()
+            assert not receiving.done()
+            await raw.peer.say(Type.BODY, argument=2, body=b"x" * LARGE)
+            await receiving
+            assert target == b"x" * LARGE
+
+    _run(test)
+
+
+def test_closing_ends_a_waiting_receive_before_the_peer_answers() -> None:
+    async def test() -> None:
+        async with raw_peer(close_s=5.0) as raw:
+            receiving = asyncio.create_task(raw.link.recv())
+            await _turns()
+            closing = asyncio.create_task(raw.link.close())
+            async with asyncio.timeout(1):
+                with pytest.raises(LocalMisuse):
+                    await receiving
+            assert not closing.done()
+            await raw.peer.hear(Type.BYE)
+            await raw.peer.say(Type.BYE)
+            await closing
+
+    _run(test)
+
+
 def test_bye_within_a_body() -> None:
     async def test() -> None:
         async with raw_peer() as raw:
