@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NoReturn
 
 from transports.api import Buffer, Head, Link, Peer, Placer, Read, Region, Span
 from transports.buffers import copy, crc, cut, total
@@ -184,7 +183,7 @@ class WireLink(Link):
             raise
         except TransportError as error:
             self._break(error)
-            self._raise_reason()
+            self._check_alive()
         except BaseException as bug:
             self._end(PeerLost(f"a bug on this side: {bug!r}"))
             raise
@@ -345,17 +344,10 @@ class WireLink(Link):
     def _closed_by_peer(self) -> PeerClosed:
         return PeerClosed(f"{self.peer.node_id} closed the link")
 
-    def _copy_of_reason(self) -> TransportError:
-        """A new object each time: exceptions collect the places where they are raised."""
-        assert self._reason is not None
-        return type(self._reason)(*self._reason.args)
-
-    def _raise_reason(self) -> NoReturn:
-        raise self._copy_of_reason() from None
-
     def _check_alive(self) -> None:
         if self._reason is not None:
-            self._raise_reason()
+            # A new one each time: errors collect the places where they are raised.
+            raise type(self._reason)(*self._reason.args) from None
 
     def _check_lost(self) -> None:
         """Like `_check_alive`, but after the peer's BYE messages may wait to be received."""
