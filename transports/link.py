@@ -435,8 +435,6 @@ class WireLink(Link):
             case Type.BYE:
                 self._arrived.set()
                 self._credit_came.set()
-                if self._landing is not None:
-                    self._landing.settle(False)
             case _:
                 pass  # PONG: that it came is enough; others don't get through the session
 

@@ -300,6 +300,26 @@ def test_a_corrupt_small_body() -> None:
     _run(test)
 
 
+def test_a_link_that_broke_holds_no_buffers() -> None:
+    """The reason is kept, but not the frames of the call that it was raised in."""
+
+    async def test() -> None:
+        async with raw_peer() as raw:
+            body = bytearray(LARGE)
+            sending = asyncio.create_task(raw.link.send(1, b"", [body]))
+            offer, _ = await raw.peer.hear(Type.OFFER)
+            await raw.peer.say(Type.ACCEPT, argument=offer.argument)
+            await _turns()
+            raw.peer.wire.abort()
+            await asyncio.wait([sending])
+            assert type(sending.exception()) is PeerLost
+            del sending
+            await raw.link.quiet()
+            body.append(0)
+
+    _run(test)
+
+
 def test_pings_are_answered_and_merged() -> None:
     async def test() -> None:
         async with raw_peer() as raw:
