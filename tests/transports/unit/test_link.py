@@ -300,7 +300,7 @@ def test_a_corrupt_small_body() -> None:
     _run(test)
 
 
-def test_a_link_that_broke_holds_no_buffers() -> None:
+def test_a_link_that_broke_holds_no_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is kept, but not the frames of the call that it was raised in."""
 
     async def test() -> None:
@@ -308,9 +308,12 @@ def test_a_link_that_broke_holds_no_buffers() -> None:
             body = bytearray(LARGE)
             sending = asyncio.create_task(raw.link.send(1, b"", [body]))
             offer, _ = await raw.peer.hear(Type.OFFER)
+
+            async def fails(head: bytes, views: object) -> None:
+                raise PeerLost("it broke as the body was sent")
+
+            monkeypatch.setattr(raw.link._wire, "send", fails)  # type: ignore[attr-defined]
             await raw.peer.say(Type.ACCEPT, argument=offer.argument)
-            await _turns()
-            raw.peer.wire.abort()
             await asyncio.wait([sending])
             assert type(sending.exception()) is PeerLost
             del sending
