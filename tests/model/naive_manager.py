@@ -102,10 +102,13 @@ class NaiveManager:
             return None
         self.trim(request, max(0, total - request.num_in_flight_tokens))
         plan = [self._to_take(g, name, need, total, main, slots) for g in self.groups]
-        idle = {b for g in self.groups for b in self._counted(g, need, total)} - {NULL}
-        idle = {b for b in idle if not self.pool.refs[b]}
-        wanted = sum(external + new for external, new in plan) + len(idle) + watermark
-        if wanted > len(self.pool.queue) - need.reserved or self._hits_fresh_state(request, need):
+        counted = sum(self._counted(g, name, need, total, main, slots) for g in self.groups)
+        taken = sum(external + new for external, new in plan) + sum(
+            self._idle(self._kept(group, need, total)) for group in self.groups
+        )
+        if counted + watermark > len(self.pool.queue) - need.reserved:
+            return None
+        if taken > len(self.pool.queue) or self._hits_fresh_state(request, need):
             return None
         running = name in self.tables
         tables = self.tables.setdefault(name, [[] for _ in self.groups])
@@ -134,11 +137,25 @@ class NaiveManager:
     def _kept(self, group: Group, need: Need, total: int) -> Table:
         return need.hit.blocks[group.index][self._dead(group, total) :]
 
-    def _counted(self, group: Group, need: Need, total: int) -> Table:
-        """Hit blocks that count if they are idle. A state's counts even where it is not kept."""
-        if group.is_aligned_state:
-            return need.hit.blocks[group.index]
-        return self._kept(group, need, total)
+    def _idle(self, blocks: Table) -> int:
+        return sum(1 for block in blocks if block != NULL and not self.pool.refs[block])
+
+    def _counted(
+        self, group: Group, name: str, need: Need, total: int, main: int, slots: int
+    ) -> int:
+        """Blocks that an allocation is said to need; for states with external tokens as vLLM says.
+
+        It leaves out the block of the state that is loaded, and counts a hit that is not kept.
+        """
+        if not group.is_aligned_state:
+            return sum(self._to_take(group, name, need, total, main, slots)) + self._idle(
+                self._kept(group, need, total)
+            )
+        hit, table = need.hit.blocks[group.index], self.tables.get(name)
+        have = len(hit) + (len(table[group.index]) if table else 0)
+        most = 1 + (0 if table else group.scratch)
+        want = ceil(main, group.size) + group.scratch
+        return min(max(0, want - have), most) + self._idle(hit)
 
     def _to_take(
         self, group: Group, name: str, need: Need, total: int, main: int, slots: int
@@ -187,12 +204,12 @@ class NaiveManager:
         """Would all known tokens fit? Windows and chunks recycle what they have left."""
         whole, wanted = min(request.num_tokens, self.config.max_model_len), watermark
         for group in self.groups:
-            taken = sum(self._to_take(group, request.request_id, need, total, whole, whole))
+            taken = self._counted(group, request.request_id, need, total, whole, whole)
             most = self._most_at_a_time(group)
             if most is not None:
-                taken = max(0, taken - max(0, ceil(whole, group.size) - most))
-            idle = [b for b in self._counted(group, need, total) if b and not self.pool.refs[b]]
-            wanted += taken + len(idle)
+                new = taken - self._idle(self._kept(group, need, total))
+                taken -= new - max(0, new - max(0, ceil(whole, group.size) - most))
+            wanted += taken
         return wanted <= len(self.pool.queue)
 
     def _most_at_a_time(self, group: Group) -> int | None:
@@ -260,22 +277,29 @@ class NaiveManager:
     # -- giving back ---------------------------------------------------------------------------
 
     def trim(self, request: Request, processed: int) -> None:
-        """S13: what no step after so many processed tokens reads, last block first."""
+        """S13: what no step after so many processed tokens reads, last block first.
+
+        While the latest step that names the request is open, they stay held (S27).
+        """
         for group, table in zip(self.groups, self.tables.get(request.request_id, []), strict=False):
             freed = []
             for i in reversed(range(min(self._dead(group, processed), len(table)))):
                 freed.append(table[i])
                 table[i] = NULL
-            self.pool.free(freed)
+            self._give_back(request, freed)
+
+    def _give_back(self, request: Request, blocks: Table) -> None:
+        step = self.step_of[request.request_id]
+        if step in self.pool.open_steps:
+            self.deferred.append((step, blocks))
+        else:
+            self.pool.free(blocks)
 
     def free(self, request: Request) -> None:
         """S19, S27: tails first, once the last step that names them is over."""
         name = request.request_id
         for table in self.tables.pop(name, []):
-            if self.step_of[name] in self.pool.open_steps:
-                self.deferred.append((self.step_of[name], table[::-1]))
-            else:
-                self.pool.free(table[::-1])
+            self._give_back(request, table[::-1])
         self.published.pop(name, None)
 
     # -- steps ---------------------------------------------------------------------------------

@@ -1,6 +1,15 @@
 """Single checks for mutants that random tests would need too long for."""
 
-from kvdist.cache import BlockHasher, BlockPool, ExtraKeys, LoRAKey, Request
+from kvdist.cache import (
+    BlockHasher,
+    BlockPool,
+    ExtraKeys,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheManager,
+    LoRAKey,
+    Request,
+)
 from kvdist.ids import GroupId
 
 
@@ -23,3 +32,18 @@ def test_the_oldest_copy_is_found_and_then_the_next() -> None:
     for copy in copies:
         assert index.get_longest_prefix(request.block_hashes) == [copy]
         pool.evict_blocks([copy.block_id])
+
+
+def test_what_is_expected_is_not_published() -> None:
+    """Other tokens of the request are computed while the load runs."""
+    manager = KVCacheManager(KVCacheConfig.single(FullAttentionSpec(block_size=2), num_blocks=9))
+    request = Request("r", [1] * 8, BlockHasher(2))
+    hit = manager.get_computed_blocks(request)
+    assert manager.allocate_slots(
+        request, 0, hit, num_external_computed_tokens=4, delay_cache_blocks=True
+    )
+    request.num_computed_tokens = 4
+    assert manager.allocate_slots(request, 4)
+    assert not list(manager.block_pool.cached_blocks())
+    manager.cache_blocks(request, 4)
+    assert len(list(manager.block_pool.cached_blocks())) == 2

@@ -24,7 +24,6 @@ POOL_TEST = "tests/property/test_block_pool.py"
 QUEUE_TEST = "tests/property/test_free_queue.py"
 ONE = "tests/property/test_one_group.py::"
 MANY = "tests/property/test_many_groups.py::"
-PARTIAL = "tests/property/test_partial_hits.py"
 
 
 class Mutant(NamedTuple):
@@ -93,8 +92,8 @@ MUTANTS = [
     Mutant(
         "S22: the newest copy is found, not the oldest",
         INDEX,
-        "            self.oldest[key] = copies.pop(0)\n",
-        "            self.oldest[key] = copies.pop()\n",
+        "self.oldest[key], _ = copies.popitem(last=False)",
+        "self.oldest[key], _ = copies.popitem(last=True)",
         "tests/mutation/checks.py::test_the_oldest_copy_is_found_and_then_the_next",
         always=True,
     ),
@@ -253,8 +252,8 @@ MUTANTS = [
     Mutant(
         "an old state is kept",
         MAMBA,
-        "            self._give_back(table, range(end - 1, first - 1, -1))\n",
-        "            self._give_back(table, range(end - 2, first - 1, -1))\n",
+        "            self._give_back(table, range(end - 1, first - 1, -1), last_step)\n",
+        "            self._give_back(table, range(end - 2, first - 1, -1), last_step)\n",
         ONE + "TestMambaAlign",
     ),
     # -- allocation ----------------------------------------------------------------------------
@@ -289,22 +288,22 @@ MUTANTS = [
     Mutant(
         "S15: external blocks are published before their bytes arrive",
         MANAGER,
-        "        if not delay_cache_blocks:\n",
-        "        if True:\n",
+        "        if delay_cache_blocks:\n            live.expect",
+        "        if False:\n            live.expect",
         "oracle j_external_script",
     ),
     Mutant(
         "S16: drafts are published",
         MANAGER,
-        "self._publish(request, min(main, request.num_tokens))",
-        "self._publish(request, min(slots, len(request.block_hashes) * 4 + 4))",
+        "live.verified(min(main, request.num_tokens))",
+        "live.verified(main)",
         ONE + "TestFull",
     ),
     Mutant(
         "S16: lookahead slots are published",
         MANAGER,
-        "self._publish(request, min(main, request.num_tokens))",
-        "self._publish(request, min(slots, request.num_tokens))",
+        "live.verified(min(main, request.num_tokens))",
+        "live.verified(min(slots, request.num_tokens))",
         "oracle k_eagle",
     ),
     Mutant(
@@ -317,8 +316,8 @@ MUTANTS = [
     Mutant(
         "S17: the reserve is ignored",
         MANAGER,
-        "if num_needed > self.block_pool.get_num_free_blocks() - reserved_blocks:",
-        "if num_needed > self.block_pool.get_num_free_blocks():",
+        "self._fits(space, hit_blocks, watermark + reserved_blocks)",
+        "self._fits(space, hit_blocks, watermark)",
         "oracle p_admission-1",
     ),
     Mutant(
@@ -382,11 +381,25 @@ MUTANTS = [
         always=True,
     ),
     Mutant(
+        "S27: what a window leaves is free although an open step reads it",
+        BASE,
+        "            self.pool.release_after(last_step, freed)\n",
+        "            self.pool.release(freed)\n",
+        ONE + "TestSliding",
+    ),
+    Mutant(
+        "S15: what is expected from elsewhere is published with what was computed",
+        LIVE,
+        "return min(num_tokens, self.unverified_start) if self.unverified_end else num_tokens",
+        "return num_tokens",
+        "tests/mutation/checks.py::test_what_is_expected_is_not_published",
+    ),
+    Mutant(
         "T1: what was withdrawn is never published again",
         MANAGER,
-        "            manager.roll_back_publication("
-        "publication.request_id, publication.first_block)\n",
-        "",
+        "                manager.roll_back_publication("
+        "request.request_id, publication.first_block)\n",
+        "                pass\n",
         ONE + "TestFull",
     ),
     Mutant(
@@ -418,7 +431,7 @@ MUTANTS = [
         BASE,
         "            num_new += 1  # the private copy\n",
         "            pass\n",
-        PARTIAL,
+        "oracle o_partial",
     ),
     # -- events --------------------------------------------------------------------------------
     Mutant(

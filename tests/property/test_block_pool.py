@@ -161,7 +161,7 @@ class PoolMachine(RuleBasedStateMachine):
         (copy,) = self.model.take(1)
         self.mine.append(copy)
         assert self.pool.get_new_blocks(1, GroupId(0))[0].block_id == copy
-        self.pool.move_block_hashes("r0", self.pool.blocks[source], self.pool.blocks[copy])
+        self.pool.move_block_hashes(self.pool.blocks[source], self.pool.blocks[copy])
         keys = [(g, key) for g, key, block in self.model.entries if block == source]
         self.model.forget(source)
         for group, key in keys:

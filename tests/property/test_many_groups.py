@@ -1,5 +1,6 @@
 """Several groups over one pool (S3, S14, S29): every block as the naive manager predicts it."""
 
+from math import lcm
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,7 +52,9 @@ def several(
     specs = draw(st.sampled_from(groups))
     use_eagle = eagle and draw(st.booleans())
     marked = draw(st.sampled_from([None, *specs])) if use_eagle else None
-    config = KVCacheConfig(
+    unit = lcm(*(spec.block_size for spec in specs))
+    sparse = retention and draw(st.booleans())
+    return KVCacheConfig(
         num_blocks=draw(st.integers(5, most_blocks)),
         kv_cache_groups=tuple(
             KVCacheGroupSpec(spec, is_eagle_group=spec is marked) for spec in specs
@@ -61,13 +64,9 @@ def several(
         watermark=draw(st.sampled_from([0.0, 0.1])),
         enable_events=draw(st.booleans()),
         use_eagle=use_eagle,
+        retention_interval=draw(st.integers(0, 3)) * unit if sparse else None,
         **settings,
     )
-    if not (retention and draw(st.booleans())):
-        return config
-    interval = draw(st.integers(0, 3)) * config.scheduler_block_size
-    fields = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    return KVCacheConfig(**{**fields, "retention_interval": interval})
 
 
 class FullAndSliding(ManagerMachine):
