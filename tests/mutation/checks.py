@@ -5,9 +5,12 @@ from kvdist.cache import (
     BlockPool,
     ExtraKeys,
     FullAttentionSpec,
+    HoldKind,
     KVCacheConfig,
+    KVCacheGroupSpec,
     KVCacheManager,
     LoRAKey,
+    MambaSpec,
     Request,
 )
 from kvdist.ids import GroupId
@@ -47,3 +50,32 @@ def test_what_is_expected_is_not_published() -> None:
     assert not list(manager.block_pool.cached_blocks())
     manager.cache_blocks(request, 4)
     assert len(list(manager.block_pool.cached_blocks())) == 2
+
+
+def test_a_hit_inside_a_block_needs_a_copy_for_each_group() -> None:
+    """Three idle hits and two copies: with four free blocks it doesn't fit, with five it does."""
+    specs = (FullAttentionSpec(block_size=4), MambaSpec(block_size=4))
+    manager = KVCacheManager(
+        KVCacheConfig(
+            num_blocks=12,
+            kv_cache_groups=tuple(map(KVCacheGroupSpec, specs)),
+            hash_block_size=2,
+            enable_partial_hits=True,
+        )
+    )
+    hasher = BlockHasher(2)
+    first, second = (Request(name, [1] * 7, hasher) for name in "ab")
+    for num_new in (4, 2):
+        hit = None if first.num_computed_tokens else manager.get_computed_blocks(first)
+        assert manager.allocate_slots(first, num_new, hit) is not None
+        first.num_computed_tokens += num_new
+    manager.free(first)
+    manager.new_step_starts()
+    hit = manager.get_computed_blocks(second)
+    assert hit.num_tokens == 6
+    queue = [block for block in manager.block_pool.free_block_queue if block.block_hash is None]
+    spare = [block.block_id for block in queue][: manager.ledger().free - 4]
+    manager.hold_blocks(spare, HoldKind.LEASE)
+    assert manager.allocate_slots(second, 1, hit) is None
+    manager.end_hold(spare[:1], HoldKind.LEASE)
+    assert manager.allocate_slots(second, 1, hit) is not None

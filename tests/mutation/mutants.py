@@ -431,7 +431,7 @@ MUTANTS = [
         BASE,
         "            num_new += 1  # the private copy\n",
         "            pass\n",
-        "oracle o_partial",
+        "tests/mutation/checks.py::test_a_hit_inside_a_block_needs_a_copy_for_each_group",
     ),
     # -- events --------------------------------------------------------------------------------
     Mutant(
