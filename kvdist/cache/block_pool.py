@@ -241,7 +241,7 @@ class BlockPool:
         index = self.cached_block_hash_to_block[group_id]
         if index.contains(key, block):
             return key
-        first_block = num_tokens // block_size
+        first_block = (num_tokens - 1) // block_size
         if block.block_hash is not None and self.tail_tokens.get(block, num_tokens) < num_tokens:
             self._forget((block,))
         if block.block_hash is None:
