@@ -41,9 +41,14 @@ async def _cancel(task: "asyncio.Task[Any]") -> bool:
 async def _ended(pair: Pair) -> None:
     for link in (pair.a, pair.b):
         with expect(PeerLost):
-            while True:
-                await link.recv()
+            await _until_it_ends(link)
         await link.quiet()
+
+
+async def _until_it_ends(link: Link) -> None:
+    """Receive until the link ends."""
+    while True:
+        await link.recv()
 
 
 async def check_a_cancelled_receive_that_waits(setup: Setup) -> None:
@@ -161,8 +166,7 @@ async def _one_cancelled(
     except PeerLost:
         for link in (a, b):
             with expect(PeerLost):
-                while True:
-                    await link.recv()
+                await _until_it_ends(link)
 
 
 async def _feed(link: Link) -> None:

@@ -8,8 +8,10 @@ from transports.errors import LocalMisuse, PeerClosed, PeerLost
 from transports.testing.setup import (
     Setup,
     alive,
+    begun,
     both,
     expect,
+    into,
     noise,
     receive,
     send_each,
@@ -172,8 +174,8 @@ async def check_nothing_lands_after_quiet(setup: Setup) -> None:
         async with setup.pair(**_IN_PARTS) as pair:
             target = bytearray(_LARGE)
             sending = asyncio.create_task(pair.a.send(1, b"", [noise(_LARGE)]))
-            receiving = asyncio.create_task(pair.b.recv(lambda _, to=target: [to]))
-            await until(lambda of=target: any(of[:16]))
+            receiving = asyncio.create_task(pair.b.recv(into(target)))
+            await until(begun(target))
             (pair.b if receiver_aborts else pair.a).abort()
             with expect(PeerLost):
                 await sending

@@ -25,7 +25,7 @@ from transports.testing.setup import (
 #: The smallest window that there can be.
 _TIGHT: dict[str, Any] = {"eager_bytes": 1024, "window_bytes": 2 * (1024 + 0xFFFF)}
 _WINDOW = 2 * (1024 + 0xFFFF)
-_IMPATIENT: dict[str, Any] = {"keepalive_s": 0.05, "lost_after_s": 0.2}
+_IMPATIENT: dict[str, Any] = {"keepalive_s": 0.1, "lost_after_s": 0.5}
 
 
 async def _fill(pair: Pair, body: bytes) -> int:
@@ -45,7 +45,7 @@ async def check_a_slow_reader_costs_a_window(setup: Setup) -> None:
     async with setup.pair(**_TIGHT, **_IMPATIENT) as pair:
         count = await _fill(pair, noise(1000))
         assert 0 < count * cost(1, 1000) <= _WINDOW, count
-        await asyncio.sleep(0.4)  # silence would have ended it by now
+        await asyncio.sleep(0.7)  # silence would have ended it by now
         await carry(pair.b, pair.a, noise(500_000))  # the other direction isn't held up
         for number in range(count):
             head, body = await receive(pair.b)
@@ -104,7 +104,7 @@ async def check_cancelled_messages_return_their_credit(setup: Setup) -> None:
 async def check_an_idle_link_lives(setup: Setup) -> None:
     """Keep-alive needs nobody to send or receive."""
     async with setup.pair(**_IMPATIENT) as pair:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.7)
         await alive(pair.a, pair.b)
 
 

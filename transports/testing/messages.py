@@ -13,6 +13,7 @@ from transports.testing.setup import (
     both,
     carry,
     expect,
+    into,
     noise,
     pieces,
     receive,
@@ -66,21 +67,20 @@ async def check_bodies_are_cut_differently_on_both_sides(setup: Setup) -> None:
         for seed, size in enumerate([1, _EAGER, _EAGER + 1, 5 * _PART + 11]):
             data = noise(size, seed)
             body = split(data, pieces(size, 1 + 40 * seed, seed))
-            into = [bytearray(length) for length in pieces(size, 1 + 30 * seed, seed + 1)]
-            targets = list(into)
-            await both(pair.a.send(1, b"", body), pair.b.recv(lambda _, to=targets: to))
-            assert b"".join(into) == data
+            targets = [bytearray(length) for length in pieces(size, 1 + 30 * seed, seed + 1)]
+            await both(pair.a.send(1, b"", body), pair.b.recv(into(*targets)))
+            assert b"".join(targets) == data
 
 
 async def check_thousands_of_buffers(setup: Setup) -> None:
     """A body of more buffers than one system call takes."""
     data = noise(4096 * 48)
     async with setup.pair(**_SIZES) as pair:
-        into = bytearray(len(data))
-        views = [memoryview(into)[at : at + 48] for at in range(0, len(into), 48)]
+        target = bytearray(len(data))
+        views = [memoryview(target)[at : at + 48] for at in range(0, len(target), 48)]
         body = [data[at : at + 64] for at in range(0, len(data), 64)]
-        await both(pair.a.send(1, b"", body), pair.b.recv(lambda _: views))
-        assert into == data
+        await both(pair.a.send(1, b"", body), pair.b.recv(into(*views)))
+        assert target == data
 
 
 async def check_buffers_of_other_types(setup: Setup) -> None:
@@ -88,9 +88,9 @@ async def check_buffers_of_other_types(setup: Setup) -> None:
     numbers = array.array("i", range(5000))
     async with setup.pair(**_SIZES) as pair:
         for body in (numbers, memoryview(numbers).cast("B").cast("i", (50, 100))):
-            into = array.array("d", bytes(20000))
-            await both(pair.a.send(1, b"", [body]), pair.b.recv(lambda _, to=into: [to]))
-            assert into.tobytes() == numbers.tobytes()
+            target = array.array("d", bytes(20000))
+            await both(pair.a.send(1, b"", [body]), pair.b.recv(into(target)))
+            assert target.tobytes() == numbers.tobytes()
         with expect(LocalMisuse):
             await pair.a.send(1, b"", [memoryview(numbers)[::2]])
         with expect(LocalMisuse):

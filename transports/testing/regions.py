@@ -11,7 +11,18 @@ from transports.errors import (
     RemoteProtocol,
     Unsupported,
 )
-from transports.testing.setup import Pair, Setup, alive, both, carry, expect, noise, turns, until
+from transports.testing.setup import (
+    Pair,
+    Setup,
+    alive,
+    begun,
+    both,
+    carry,
+    expect,
+    noise,
+    turns,
+    until,
+)
 
 _SIZE = 5_000_000
 
@@ -232,7 +243,7 @@ async def check_reads_end_with_the_link(setup: Setup) -> None:
                 target = bytearray(32 << 20)
                 read = pair.a.read(number, [Span(0, 32 << 20)], [target])
                 waiting = asyncio.create_task(read.wait())
-                await until(lambda of=target: any(of[:16]))
+                await until(begun(target))
                 if abort:
                     pair.a.abort()
                 else:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from transports.api import Buffer, Head, Link, Listener, Transport
+from transports.api import Buffer, Head, Link, Listener, Placer, Transport
 from transports.base import WireTransport
 from transports.config import SessionConfig
 from transports.errors import TransportError
@@ -157,6 +157,16 @@ async def alive(a: Link, b: Link) -> None:
     for size in (10, max(70_000, 1)):
         await carry(a, b, noise(size))
         await carry(b, a, noise(size, 1))
+
+
+def into(*buffers: Buffer) -> Placer:
+    """A placer that names these buffers, whatever comes."""
+    return lambda _: buffers
+
+
+def begun(target: bytearray) -> Callable[[], bool]:
+    """Whether bytes have begun to land at the start of `target`, which was empty."""
+    return lambda: any(target[:16])
 
 
 @contextlib.contextmanager
