@@ -83,13 +83,11 @@ class KVCacheCoordinator:
             for manager, blocks in zip(self.managers, hit_blocks, strict=True)
         )
 
-    def allocate_new_computed_blocks(
-        self, space: TokenSpace, hit_blocks: PerGroup, num_external_tokens: int
-    ) -> None:
+    def allocate_new_computed_blocks(self, space: TokenSpace, hit_blocks: PerGroup) -> None:
         """Adopt the hits of all groups; only then take blocks for external tokens (S14)."""
         for manager, blocks in zip(self.managers, hit_blocks, strict=True):
             manager.add_local_computed_blocks(space, blocks)
-        if num_external_tokens:
+        if space.total > space.local:
             for manager in self.managers:
                 manager.allocate_external_computed_blocks(space)
 

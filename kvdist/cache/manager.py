@@ -174,27 +174,50 @@ class KVCacheManager:
         watermark = self.config.watermark_blocks if apply_watermark else 0
         if full_sequence_must_fit and not self._would_fit(request, space, hit_blocks, watermark):
             return None
-        num_processed = max(0, total - request.num_in_flight_tokens)
+        new_blocks = self._take(request, live, space, hit_blocks, watermark + reserved_blocks)
+        if new_blocks is not None:
+            self._commit(request, space, hit, publish=not delay_cache_blocks)
+        self._changed()
+        return new_blocks
+
+    def _take(
+        self,
+        request: Request,
+        live: LiveRequest | None,
+        space: TokenSpace,
+        hit_blocks: PerGroup,
+        kept_free: int,
+    ) -> KVCacheBlocks | None:
+        """Give back what windows left, predict, adopt the hits of all groups, take the rest."""
         last_step = live.step if live is not None else 0
+        num_processed = max(0, space.total - request.num_in_flight_tokens)
         self.coordinator.remove_skipped_blocks(request.request_id, num_processed, last_step)
-        if not self._fits(space, hit_blocks, watermark + reserved_blocks):
-            self._changed()
+        if not self._fits(space, hit_blocks, kept_free):
             return None
-        if adopts:
-            self.coordinator.allocate_new_computed_blocks(
-                space, hit_blocks, num_external_computed_tokens
-            )
-        new_blocks = KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
+        if any(hit_blocks) or space.total > space.local:
+            self.coordinator.allocate_new_computed_blocks(space, hit_blocks)
+        return KVCacheBlocks(self.coordinator.allocate_new_blocks(space))
+
+    def _commit(
+        self, request: Request, space: TokenSpace, hit: CacheHit | None, *, publish: bool
+    ) -> None:
+        """Note an allocation: who lives, what is expected or published, what is quiet."""
+        live = self.live_requests.get(request.request_id)
         if live is None:
             live = self.live_requests[request.request_id] = LiveRequest(request)
             if hit is not None:
-                self._count(request, num_hit_tokens)
-        if delay_cache_blocks:
-            live.expect(local, total)
-        else:
-            self._publish(request, live.verified(min(main, request.num_tokens)))
-        self._note_allocation(live, num_processed)
-        return new_blocks
+                self._count(request, hit.num_tokens)
+        live.step = self.block_pool.steps.current
+        if publish:
+            self._publish(request, live.verified(min(space.main, request.num_tokens)))
+        elif space.total > space.local:
+            live.expect(space.local, space.total)
+        if self._has_quiet_bounds:
+            live.settle(
+                self.coordinator.managers,
+                max(0, space.total - request.num_in_flight_tokens),
+                publishes=self.config.enable_caching,
+            )
 
     def _fits(self, space: TokenSpace, hit_blocks: PerGroup, kept_free: int) -> bool:
         """Whether all blocks that are needed are there, `kept_free` left alone (S12)."""
@@ -207,17 +230,6 @@ class KVCacheManager:
             space.total == space.local
             or self.coordinator.get_num_blocks_taken(space, hit_blocks) <= num_free
         )
-
-    def _note_allocation(self, live: LiveRequest, num_processed_tokens: int) -> None:
-        """Which step names the request's blocks, and until when allocating for it is quiet."""
-        live.step = self.block_pool.steps.current
-        if self._has_quiet_bounds:
-            live.settle(
-                self.coordinator.managers,
-                num_processed_tokens,
-                publishes=self.config.enable_caching,
-            )
-        self._changed()
 
     def _publish(self, request: Request, num_tokens: int) -> None:
         if self.config.enable_caching and request.hash_block_size is not None:
