@@ -37,6 +37,34 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
+    Mutant(
+        "S20: clearing away turns the front round",
+        QUEUE,
+        "self.prepend_n(front[::-1])",
+        "self.prepend_n(front)",
+        "tests/unit/test_found_by_others.py",
+    ),
+    Mutant(
+        "T1: keys that move to a copy stay settled",
+        POOL,
+        "        target.step = self.steps.current\n",
+        "",
+        "tests/unit/test_found_by_others.py",
+    ),
+    Mutant(
+        "S15: what is expected is published by later steps",
+        LIVE,
+        "return min(num_tokens, self.unverified_start) if self.unverified_end else num_tokens",
+        "return num_tokens",
+        "tests/unit/test_found_by_others.py",
+    ),
+    Mutant(
+        "S27: what windows leave is free at once",
+        BASE,
+        "self.pool.release_after(last_step, freed)",
+        "self.pool.release(freed)",
+        "tests/unit/test_found_by_others.py",
+    ),
     # -- the free queue and freeing ------------------------------------------------------------
     Mutant(
         "S19: unhashed blocks go to the back",
@@ -268,19 +296,19 @@ MUTANTS = [
     Mutant(
         "S13: steps in flight are not counted",
         MANAGER,
-        "max(0, total - request.num_in_flight_tokens)",
-        "max(0, total)",
+        "num_processed = max(0, space.total - request.num_in_flight_tokens)",
+        "num_processed = max(0, space.total)",
         ONE + "TestSliding",
     ),
     Mutant(
         "S14: a group takes before the next one touches",
         COORDINATOR,
         "            manager.add_local_computed_blocks(space, blocks)\n"
-        "        if num_external_tokens:\n"
+        "        if space.total > space.local:\n"
         "            for manager in self.managers:\n"
         "                manager.allocate_external_computed_blocks(space)\n",
         "            manager.add_local_computed_blocks(space, blocks)\n"
-        "            if num_external_tokens:\n"
+        "            if space.total > space.local:\n"
         "                manager.allocate_external_computed_blocks(space)\n",
         "oracle j_two_phase",
         always=True,
@@ -288,22 +316,22 @@ MUTANTS = [
     Mutant(
         "S15: external blocks are published before their bytes arrive",
         MANAGER,
-        "        if delay_cache_blocks:\n            live.expect",
-        "        if False:\n            live.expect",
+        "publish=not delay_cache_blocks",
+        "publish=True",
         "oracle j_external_script",
     ),
     Mutant(
         "S16: drafts are published",
         MANAGER,
-        "live.verified(min(main, request.num_tokens))",
-        "live.verified(main)",
+        "live.verified(min(space.main, request.num_tokens))",
+        "live.verified(space.main)",
         ONE + "TestFull",
     ),
     Mutant(
         "S16: lookahead slots are published",
         MANAGER,
-        "live.verified(min(main, request.num_tokens))",
-        "live.verified(min(slots, request.num_tokens))",
+        "live.verified(min(space.main, request.num_tokens))",
+        "live.verified(min(space.slots, request.num_tokens))",
         "oracle k_eagle",
     ),
     Mutant(
@@ -316,8 +344,8 @@ MUTANTS = [
     Mutant(
         "S17: the reserve is ignored",
         MANAGER,
-        "self._fits(space, hit_blocks, watermark + reserved_blocks)",
-        "self._fits(space, hit_blocks, watermark)",
+        "space, hit_blocks, watermark + reserved_blocks)",
+        "space, hit_blocks, watermark)",
         "oracle p_admission-1",
     ),
     Mutant(
@@ -413,9 +441,8 @@ MUTANTS = [
     Mutant(
         "S27: a deferred free waits for one step too few",
         MANAGER,
-        "        live.step = self.block_pool.steps.current\n        if self._has_quiet_bounds:",
-        "        live.step = live.step or self.block_pool.steps.current\n"
-        "        if self._has_quiet_bounds:",
+        "        live.step = self.block_pool.steps.current\n        if publish:",
+        "        live.step = live.step or self.block_pool.steps.current\n        if publish:",
         ONE + "TestFull",
     ),
     # -- hits inside a block -------------------------------------------------------------------
