@@ -44,6 +44,7 @@ class KVCacheCoordinator:
             make_manager(config, GroupId(i), pool) for i in range(len(config.kv_cache_groups))
         )
         self.no_blocks: PerGroup = tuple(() for _ in self.managers)
+        self._recycling = tuple(manager for manager in self.managers if manager.recycles)
 
     # -- lookup --------------------------------------------------------------------------------
 
@@ -71,10 +72,10 @@ class KVCacheCoordinator:
         self, space: TokenSpace, hit_blocks: PerGroup, apply_admission_cap: bool = False
     ) -> int:
         """Blocks that the allocation takes out of the free queue, over all groups (S12)."""
-        return sum(
-            manager.get_num_blocks_to_allocate(space, blocks, apply_admission_cap)
-            for manager, blocks in zip(self.managers, hit_blocks, strict=True)
-        )
+        num_blocks = 0
+        for manager, blocks in zip(self.managers, hit_blocks, strict=True):
+            num_blocks += manager.get_num_blocks_to_allocate(space, blocks, apply_admission_cap)
+        return num_blocks
 
     def get_num_blocks_taken(self, space: TokenSpace, hit_blocks: PerGroup) -> int:
         """Blocks that really leave the free queue, also where prediction follows vLLM's count."""
@@ -117,7 +118,7 @@ class KVCacheCoordinator:
         self, request_id: RequestId, num_processed_tokens: int, last_step: int
     ) -> None:
         """Give back what no later step reads, in all groups (S13), once `last_step` is over."""
-        for manager in self.managers:
+        for manager in self._recycling:
             manager.remove_skipped_blocks(request_id, num_processed_tokens, last_step)
 
     def pop_blocks_for_free(self, request_id: RequestId) -> list[list[KVCacheBlock]]:

@@ -42,6 +42,8 @@ class LiveRequest:
 
         What was expected and has been given up, so that it is computed here, waits for nobody.
         """
+        if not self.unverified_end:
+            return num_tokens
         end = min(self.unverified_end, self.request.num_computed_tokens)
         self.expect(self.unverified_start, end)
         return min(num_tokens, self.unverified_start) if self.unverified_end else num_tokens

@@ -155,7 +155,9 @@ class KVCacheManager:
             request.num_computed_tokens,
             request.num_in_flight_tokens,
         )
-        hit_blocks, num_hit_tokens = self._check_hit(request, hit)
+        hit_blocks, num_hit_tokens = self.coordinator.no_blocks, 0
+        if hit is not None:
+            hit_blocks, num_hit_tokens = self._check_hit(request, hit)
         adopts = any(hit_blocks) or num_external_computed_tokens > 0
         check_tokens(
             request,
@@ -209,7 +211,9 @@ class KVCacheManager:
                 self._count(request, hit.num_tokens)
         live.step = self.block_pool.steps.current
         if publish:
-            self._publish(request, live.verified(min(space.main, request.num_tokens)))
+            num_known = min(space.main, request.num_tokens)
+            if num_known >= live.next_publication:
+                self._publish(request, live.verified(num_known))
         elif space.total > space.local:
             live.expect(space.local, space.total)
         if self._has_quiet_bounds:
@@ -244,10 +248,8 @@ class KVCacheManager:
         num_needed = self.coordinator.get_num_blocks_to_allocate(space, hit_blocks, True)
         return num_needed + watermark <= self.block_pool.get_num_free_blocks()
 
-    def _check_hit(self, request: Request, hit: CacheHit | None) -> tuple[PerGroup, int]:
+    def _check_hit(self, request: Request, hit: CacheHit) -> tuple[PerGroup, int]:
         """The blocks and tokens of a hit that still holds."""
-        if hit is None:
-            return self.coordinator.no_blocks, 0
         if not isinstance(hit, CacheHit) or hit.pool is not self.block_pool:
             raise IllegalAllocation("not a hit of this manager")
         if hit.request is not request:

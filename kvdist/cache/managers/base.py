@@ -38,6 +38,8 @@ class SingleTypeKVCacheManager(ABC):
 
     #: Lookups may end inside a block, at a hash boundary.
     supports_partial_hits: ClassVar[bool] = False
+    #: Blocks are given back while the request runs.
+    recycles: ClassVar[bool] = False
     #: Prediction may say 0 and still change something: no quiet bounds for such groups (ADR-0008).
     has_quiet_bounds: ClassVar[bool] = True
 

@@ -29,6 +29,7 @@ from kvdist.ids import BlockHash, GroupId, RequestId
 class MambaManager(SingleTypeKVCacheManager):
     """Keeps the running state and, in mode `align`, the states others may resume at."""
 
+    recycles = True
     supports_partial_hits = True
     has_quiet_bounds = False
 

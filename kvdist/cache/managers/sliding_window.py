@@ -25,6 +25,8 @@ from kvdist.ids import BlockHash, GroupId
 class SlidingWindowManager(SingleTypeKVCacheManager):
     """Keeps the blocks that the window still covers."""
 
+    recycles = True
+
     def __init__(self, config: KVCacheConfig, group_id: GroupId, pool: BlockPool) -> None:
         super().__init__(config, group_id, pool)
         spec = config.kv_cache_groups[group_id].kv_cache_spec
