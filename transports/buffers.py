@@ -19,6 +19,15 @@ def as_views(buffers: Sequence[Buffer], *, writable: bool = False) -> list[memor
 
     Raises: LocalMisuse for what has no contiguous memory, or may not be written.
     """
+    if not isinstance(buffers, Sequence):
+        raise LocalMisuse(f"buffers are a sequence, not {type(buffers).__name__}")
+    try:
+        return _views(buffers, writable)
+    except (ValueError, BufferError) as error:  # a mapping or a view that was closed
+        raise LocalMisuse(f"a buffer can't be used: {error}") from None
+
+
+def _views(buffers: Sequence[Buffer], writable: bool) -> list[memoryview]:
     plain = [
         buffer
         for buffer in buffers

@@ -134,7 +134,7 @@ def random_plan(
         for wire in range(wires)
         for direction in directions
         for at in range(first, frames)
-        for kind, rate in rates.items()
+        for kind, rate in sorted(rates.items(), key=lambda item: item[0].name)
         if chance.random() < rate
     ]
     return Plan(tuple(found))

@@ -134,7 +134,7 @@ class Session:
             raise RemoteProtocol(f"{frame.type.name} on an open link")
         if self.peer_said_bye:
             raise RemoteProtocol(f"{frame.type.name} after BYE")
-        if len(frame.meta) > self.config.max_meta_bytes:
+        if frame.type is not Type.REGION and len(frame.meta) > self.config.max_meta_bytes:
             raise RemoteProtocol(f"{len(frame.meta)} bytes of meta")
         getattr(self, f"_on_{frame.type.name.lower()}", self._on_other)(frame)
         return frame

@@ -29,6 +29,8 @@ class Operation(Generic[T]):
     """Posts `items` one after the other, at most `window` of them under way."""
 
     window = 4
+    #: Its requests write into memory of ours.
+    moves_bytes_here = False
 
     def __init__(self, items: Iterator[T]) -> None:
         self.error: TransportError | None = None
@@ -37,6 +39,11 @@ class Operation(Generic[T]):
         self._all_posted = False
         self._flying: deque[tuple[int, T]] = deque()
         self._changed = asyncio.Event()
+
+    @property
+    def under_way(self) -> bool:
+        """True if requests of it move bytes that no cancelling stops: gets and receives."""
+        return self.moves_bytes_here and not self.ended
 
     # What kinds of operations differ in ------------------------------------------------------
 
@@ -163,6 +170,8 @@ class Send(Operation[tuple[int, Piece]]):
 class Receive(Operation[tuple[int, Piece]]):
     """Tagged pieces from the peer, each of exactly the piece's size."""
 
+    moves_bytes_here = True
+
     def __init__(self, items: Iterator[tuple[int, Piece]], *, exact: bool = True) -> None:
         super().__init__(items)
         self._exact = exact
@@ -201,6 +210,7 @@ class Get(Operation[int]):
     """
 
     window = 32
+    moves_bytes_here = True
 
     def __init__(self, gets: list[tuple[int, int, int]], rkey: int, memory: object) -> None:
         super().__init__(iter(()))

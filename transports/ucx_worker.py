@@ -28,6 +28,8 @@ SPIN_S: Final = 0.00005
 _CALLS_PER_TURN: Final = 32
 #: Calls of progress that an end may take; what hasn't ended by then, ends with the worker.
 _CALLS_AT_END: Final = 256
+#: Calls that what is under way gets to end before the endpoint is closed.
+_CALLS_TO_DRAIN: Final = 20_000
 _MAX_LANES: Final = 16
 _THREAD_MODE_SINGLE: Final = 0
 _ERROR_HANDLING_PEER: Final = 1
@@ -184,14 +186,22 @@ class Worker:
     def destroy(self, reason: TransportError) -> None:
         """End everything now; when it returns no byte can land any more. Idempotent.
 
-        Order matters: handles of the peer's memory, requests, endpoint, worker.
+        Order matters: requests, handles of the peer's memory, endpoint, worker. UCX aborts the
+        whole process when a worker goes whose gets and receives are still queued, so those that
+        can end are given the time to: each call of progress moves some of their bytes.
         """
         if not self.handle:
             return
-        for rkey in list(self._rkeys):
-            self.drop(rkey)
         for operation in self._operations:
             operation.cancel(self, reason)
+        for _ in range(_CALLS_TO_DRAIN):
+            if not any(operation.under_way for operation in self._operations):
+                break
+            self._lib.ucp_worker_progress(self.handle)
+            for operation in self._operations:
+                operation.turn(self)
+        for rkey in list(self._rkeys):
+            self.drop(rkey)
         closing = self._close_endpoint()
         for _ in range(_CALLS_AT_END):
             self._lib.ucp_worker_progress(self.handle)
