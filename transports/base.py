@@ -176,7 +176,8 @@ class WireListener(Listener):
 
     def __init__(self, transport: WireTransport) -> None:
         self._transport = transport
-        self._greeting: set[asyncio.Task[None]] = set()
+        #: Oldest first.
+        self._greeting: dict[asyncio.Task[None], None] = {}
         self._passed: asyncio.Queue[WireLink | None] = asyncio.Queue()
         self._closed = False
         #: Handshakes that failed, for whoever counts.
@@ -185,14 +186,18 @@ class WireListener(Listener):
     def arrive(self, wire: Wire) -> None:
         """A wire has come in."""
         group = self._transport._group
-        waiting = sum(not task.done() for task in self._greeting) + self._passed.qsize()
-        if self._closed or group is None or waiting >= MAX_WAITING:
+        if self._closed or group is None or self._passed.qsize() >= MAX_WAITING:
             self.num_refused += 1
             wire.abort()
             return
+        greeting = [task for task in self._greeting if not (task.done() or task.cancelling())]
+        if len(greeting) >= MAX_WAITING:
+            # Whoever has said nothing for longest goes: so silent peers can't keep others out.
+            self.num_refused += 1
+            greeting[0].cancel()
         task = group.create_task(self._greet(wire), name=f"greeting {wire.peer_address}")
-        self._greeting.add(task)
-        task.add_done_callback(self._greeting.discard)
+        self._greeting[task] = None
+        task.add_done_callback(lambda task: self._greeting.pop(task, None))
         # A task that is cancelled before its first step never runs.
         task.add_done_callback(lambda task: wire.abort() if task.cancelled() else None)
 

@@ -69,6 +69,28 @@ def test_too_many_that_wait_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None
     _run(test)
 
 
+def test_silent_peers_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "MAX_WAITING", 3)
+
+    async def test() -> None:
+        async with (
+            MemoryTransport(config("a")).open() as left,
+            MemoryTransport(config("b")).open() as right,
+        ):
+            listener = await right.listen("memory://b")
+            silent = [await left.dial(parse("memory://b")) for _ in range(5)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(2):
+                link = await left.connect("memory://b")
+                accepted = await listener.accept()
+            await link.send(7)
+            assert (await accepted.recv()).kind == 7
+            for wire in silent:
+                wire.abort()
+
+    _run(test)
+
+
 def test_a_bug_in_a_handshake_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
