@@ -46,6 +46,15 @@ def told() -> Told:
     return Told()
 
 
+def test_a_later_part_of_a_body_can_not_exceed_what_is_left(told: Told) -> None:
+    told(Type.OFFER, argument=1, body_bytes=5000)
+    told.session.accept(1)
+    told(Type.BODY, argument=1, body_bytes=3000)
+    assert not told.session.landed(3000)
+    with pytest.raises(RemoteProtocol, match="too many"):
+        told(Type.BODY, argument=1, body_bytes=2001)
+
+
 @pytest.mark.parametrize(
     ("type_", "fields"),
     [
