@@ -129,7 +129,10 @@ class KVCacheManager:
         Raises: IllegalAllocation for nothing to do, a negative number, or a hit for a request that
         owns blocks; StaleHit if the cache has changed since the lookup. Nothing has changed then.
         """
-        live = self.live_requests.get(request.request_id)
+        try:
+            live = self.live_requests.get(request.request_id)
+        except AttributeError:
+            raise IllegalAllocation(f"a Request, not {type(request).__name__}") from None
         if live is not None and hit is None and type(num_new_tokens) is int:
             computed, in_flight = request.num_computed_tokens, request.num_in_flight_tokens
             if (

@@ -267,3 +267,18 @@ def test_windows_with_several_groups_wait_too() -> None:
     node.manager.remove_skipped_blocks(request, 12)
     assert node.manager.ledger().total == node.pool.num_blocks - 1
     node.manager.check()
+
+
+@pytest.mark.parametrize("nonsense", [None, "r0", 5])
+def test_what_is_no_request(nonsense: Any) -> None:
+    manager = Node().manager
+    calls = (
+        lambda: manager.get_computed_blocks(nonsense),
+        lambda: manager.allocate_slots(nonsense, 1),
+        lambda: manager.cache_blocks(nonsense, 1),
+        lambda: manager.free(nonsense),
+        lambda: manager.remove_skipped_blocks(nonsense, 1),
+    )
+    for call in calls:
+        with pytest.raises(IllegalAllocation, match="a Request, not"):
+            call()
