@@ -250,6 +250,12 @@ class StreamWire(Wire):
         finally:
             self._out = self._writable = None
 
+    async def send_part(self, head: bytes, body: Sequence[memoryview], num_bytes: int) -> None:
+        """See `Wire.send_part`: exactly so many bytes."""
+        await self.send(b"", Cursor([memoryview(head), *body]).peek(num_bytes))
+        with contextlib.suppress(OSError):
+            self._shut()
+
     def _on_writable(self) -> None:
         if self._writable is None or self._writable.done() or self._out is None:
             self._unwatch_out()

@@ -24,6 +24,7 @@ from transports import ucp
 from transports.address import Address
 from transports.api import Capabilities, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
+from transports.buffers import Cursor
 from transports.config import SessionConfig
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError, Unsupported
 from transports.frame import HEAD_BYTES, MAX_META_BYTES
@@ -31,7 +32,7 @@ from transports.sockets import dialled, listening, tune
 from transports.stream import Door
 from transports.ucx_bootstrap import Bootstrap
 from transports.ucx_context import Context
-from transports.ucx_memory import Piece, pieces
+from transports.ucx_memory import PIECE_BYTES, Piece, pieces
 from transports.ucx_operation import Flush, Receive, Send
 from transports.ucx_region import RemoteUcxRegion, UcxRegion
 from transports.ucx_worker import Worker
@@ -125,6 +126,13 @@ class UcxWire(Wire):
         sending = Send(self._outgoing(head, body))
         self._worker.start(sending)
         await sending.result()
+
+    async def send_part(self, head: bytes, body: Sequence[memoryview], num_bytes: int) -> None:
+        """See `Wire.send_part`: a head, and each piece of a body, goes whole or not at all."""
+        self._check()
+        if self._worker is not None and num_bytes >= len(head):
+            whole = (num_bytes - len(head)) // PIECE_BYTES * PIECE_BYTES
+            await self.send(head, Cursor(body).peek(whole))
 
     def _outgoing(self, head: bytes, body: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]:
         yield self._tag_out | _HEAD, Piece([memoryview(head)])

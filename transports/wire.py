@@ -45,6 +45,12 @@ class Wire(ABC):
         """Send; on return all buffers may be overwritten. Raises: PeerLost."""
 
     @abstractmethod
+    async def send_part(self, head: bytes, body: Sequence[memoryview], num_bytes: int) -> None:
+        """Send the first bytes of a frame and nothing more ever, like a process that dies in the
+        middle of it. A wire that moves pieces sends only whole ones. Raises: PeerLost.
+        """
+
+    @abstractmethod
     async def recv_head(self) -> bytes:
         """The next head with its meta. Raises: PeerLost, RemoteProtocol."""
 

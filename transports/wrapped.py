@@ -74,6 +74,10 @@ class WrappedWire(Wire):
         """See `Wire.send`."""
         await self.inner.send(head, body)
 
+    async def send_part(self, head: bytes, body: Sequence[memoryview], num_bytes: int) -> None:
+        """See `Wire.send_part`."""
+        await self.inner.send_part(head, body, num_bytes)
+
     async def recv_head(self) -> bytes:
         """See `Wire.recv_head`."""
         return await self.inner.recv_head()

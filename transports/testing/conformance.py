@@ -7,7 +7,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from transports.testing import breaking, cancelling, ending, flow, loops, meeting, messages, regions
+from transports.testing import (
+    breaking,
+    cancelling,
+    ending,
+    flow,
+    loops,
+    lying,
+    meeting,
+    messages,
+    regions,
+)
 from transports.testing.setup import Setup
 
 #: Named by its promise; raises AssertionError, or whatever came up, if it isn't kept.
@@ -21,7 +31,7 @@ MEETING: Final[list[Check]] = meeting.CHECKS
 READS: Final[list[Check]] = regions.CHECKS
 LOOPS: Final[list[Check]] = loops.CHECKS
 #: These bring faults of their own.
-BREAKING: Final[list[Check]] = breaking.CHECKS
+BREAKING: Final[list[Check]] = [*breaking.CHECKS, *lying.CHECKS]
 
 PLAIN: Final[list[Check]] = [*MESSAGES, *FLOW, *ENDING, *CANCELLING, *MEETING, *READS, *LOOPS]
 CHECKS: Final[list[Check]] = [*PLAIN, *BREAKING]

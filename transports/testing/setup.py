@@ -15,7 +15,8 @@ from transports.api import Buffer, Head, Link, Listener, Placer, Transport
 from transports.base import WireTransport
 from transports.config import SessionConfig
 from transports.errors import TransportError
-from transports.faults import FaultyTransport, Plan
+from transports.faults import Plan
+from transports.faulty import FaultyTransport
 
 Settings: TypeAlias = Mapping[str, Any]
 
