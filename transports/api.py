@@ -2,8 +2,10 @@
 
 Knows nothing of: blocks, requests, tensors; any one transport.
 Units:   sizes are bytes, times seconds.
-Buffers: a body is a sequence of C-contiguous buffers; the receiver names the buffers that it lands
-         in, per message, and their sizes need only add up to the body's.
+Buffers: a body is a sequence of C-contiguous buffers, some of them may be empty; the receiver names
+         the buffers that it lands in, per message, and their sizes need only add up to the body's.
+         They must not overlap: what they held then would be left to chance, so that a checksum of
+         the body may end the link.
 Tasks:   at most one task sends and one receives on a link; a second raises `LocalMisuse`.
 Time:    callers use `asyncio.timeout`; a transport's own deadlines are in `SessionConfig`.
 Cancel:  a cancelled `send` or `recv` that has begun to move a body aborts the link; one that was
@@ -31,9 +33,12 @@ class Head:
     body_bytes: int = 0  #: 0 if there is no body
 
 
-#: Called once a message, before its body is read: returns the buffers to fill, in order, or raises
-#: `BodyRefused`, and then no byte is written anywhere. A peer may withdraw a large body before it
-#: has begun to send it: then nothing was written, and `recv` goes on to the next message.
+#: Called once for each message that has a body, before that is read, and for no other: returns the
+#: buffers to fill, in order, or raises `BodyRefused`, and then no byte is written anywhere. So it
+#: is with whatever else it raises, which `recv` passes on, and with what can't be filled
+#: (LocalMisuse): that message is gone, its sender hears of it as of a refusal, and the link goes
+#: on. A peer may withdraw a large body before it has begun to send it: then nothing was written,
+#: and `recv` goes on to the next message.
 Placer: TypeAlias = Callable[[Head], Sequence[Buffer]]
 
 

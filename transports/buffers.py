@@ -13,16 +13,21 @@ from itertools import accumulate
 from transports.api import Buffer
 from transports.errors import LocalMisuse
 
+#: They are sequences, but not of buffers.
+_ONE_BUFFER = (str, bytes, bytearray, memoryview)
+
 
 def as_views(buffers: Sequence[Buffer], *, writable: bool = False) -> list[memoryview]:
     """One-dimensional byte views of the buffers; empty ones are left out.
 
     Raises: LocalMisuse for what has no contiguous memory, or may not be written.
     """
-    if not isinstance(buffers, Sequence):
-        raise LocalMisuse(f"buffers are a sequence, not {type(buffers).__name__}")
+    if not isinstance(buffers, Sequence) or isinstance(buffers, _ONE_BUFFER):
+        raise LocalMisuse(f"a sequence of buffers, not {type(buffers).__name__}")
     try:
         return _views(buffers, writable)
+    except LocalMisuse:
+        raise
     except (ValueError, BufferError) as error:  # a mapping or a view that was closed
         raise LocalMisuse(f"a buffer can't be used: {error}") from None
 

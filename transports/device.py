@@ -73,7 +73,8 @@ def body_views(
     writable: bool = False,
 ) -> list[memoryview]:
     """What is to be sent or filled, here or on the GPU. Raises: LocalMisuse."""
-    found = _device_views(buffers) if capabilities.device_memory else []
+    looked_at = capabilities.device_memory and isinstance(buffers, Sequence)
+    found = _device_views(buffers) if looked_at else []
     if not found:
         return as_views(buffers, writable=writable)
     if len(found) < len(buffers):

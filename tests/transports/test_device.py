@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.transports.linked import Linked, linked
+from tests.transports.linked import Linked, config, linked
 from transports.api import Capabilities, Span
-from transports.device import DeviceView, device_view
+from transports.device import DeviceView, body_views, device_view
 from transports.errors import LocalMisuse
 from transports.ucx_memory import address_of, runs
 
@@ -33,6 +33,12 @@ def _viewed(buffer: object) -> DeviceView:
     view = device_view(buffer)
     assert view is not None
     return view
+
+
+@pytest.mark.parametrize("body", [None, 7, b"one buffer", iter([])])
+def test_what_is_no_body(body: Any) -> None:
+    with pytest.raises(LocalMisuse):
+        body_views(body, Capabilities(device_memory=True), config(), writable=True)
 
 
 def test_views() -> None:

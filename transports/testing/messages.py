@@ -93,8 +93,10 @@ async def check_buffers_of_other_types(setup: Setup) -> None:
             assert target.tobytes() == numbers.tobytes()
         with expect(LocalMisuse):
             await pair.a.send(1, b"", [memoryview(numbers)[::2]])
-        with expect(LocalMisuse):
-            await pair.a.send(1, b"", [17])
+        nonsense: list[Any] = [[17], [None], [b"a", "text"], None, 7, iter([b"a"]), {b"a"}]
+        for body in [*nonsense, "", "text", b"", b"bytes", bytearray(9), memoryview(numbers)]:
+            with expect(LocalMisuse):
+                await pair.a.send(1, b"", body)
         await alive(pair.a, pair.b)
 
 
@@ -160,7 +162,7 @@ async def check_a_refused_body_writes_nothing(setup: Setup) -> None:
 
 
 async def check_places_that_do_not_fit(setup: Setup) -> None:
-    """No place, too little, too much, read-only, or the caller's own error: refused."""
+    """No place, too little, too much, nothing to fill, or the caller's own error: refused."""
     async with setup.pair(**_SIZES) as pair:
         for size in (_EAGER, _EAGER + 1):
 
@@ -185,8 +187,43 @@ async def check_places_that_do_not_fit(setup: Setup) -> None:
             await attempt(lambda _, to=exact: [to, bytearray(1)], LocalMisuse)
             await attempt(lambda _, to=exact: [memoryview(to)[1:]], LocalMisuse)
             await attempt(lambda _, to=exact: [bytes(to)], LocalMisuse)
+            gaps = memoryview(bytearray(2 * size))[::2]
+            await attempt(lambda _, to=gaps: [to], LocalMisuse)
+            for given in (None, 7, exact, "x" * size, iter([exact]), [exact, None], [[exact]]):
+                await attempt(lambda _, given=given: given, LocalMisuse)
             await attempt(broken, ZeroDivisionError)
             assert exact == bytes(size)
+        await alive(pair.a, pair.b)
+
+
+async def check_places_of_empty_buffers_and_of_none(setup: Setup) -> None:
+    """Empty ones are passed over; for a message without a body nobody is asked."""
+    asked: list[Head] = []
+
+    async with setup.pair(**_SIZES) as pair:
+        for body in ([], [b""], [bytearray(), memoryview(b"")]):
+            await both(pair.a.send(1, b"none", body), pair.b.recv(asked.append))  # type: ignore[arg-type]
+        assert not asked
+        for size in (_EAGER, _EAGER + 1):
+            target = bytearray(size)
+            halves = memoryview(target)[:10], memoryview(target)[10:]
+            place = into(bytearray(), halves[0], bytearray(), halves[0][:0], halves[1], bytearray())
+            await both(pair.a.send(1, b"", [b"", noise(size), b""]), pair.b.recv(place))
+            assert target == noise(size)
+
+
+async def check_places_that_overlap(setup: Setup) -> None:
+    """What they hold then is left to chance; what is around them isn't touched."""
+    async with setup.pair(**_SIZES) as pair:
+        for size in (_EAGER, 2 * _PART):
+            half, memory = size // 2, bytearray(2 * size)
+            target = memoryview(memory)[100 : 100 + size]
+            place = into(target[:half], target[half - 50 : size - 50])
+            await both(pair.a.send(1, b"", [noise(size)]), pair.b.recv(place))
+            assert memory[:100] == bytes(100)
+            assert target[: half - 50] == noise(size)[: half - 50]
+            assert target[half : size - 50] == noise(size)[half + 50 :]
+            assert memory[50 + size :] == bytes(size - 50)
         await alive(pair.a, pair.b)
 
 
@@ -249,6 +286,8 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_limits_of_the_peer_hold,
     check_a_refused_body_writes_nothing,
     check_places_that_do_not_fit,
+    check_places_of_empty_buffers_and_of_none,
+    check_places_that_overlap,
     check_one_sends_and_one_receives,
     check_checksums_of_bodies,
     check_large_bodies_pass_each_other,
