@@ -8,7 +8,9 @@ Bugs:   an error of ours that no one foresaw ends the link, or the handshake, th
 
 import asyncio
 import contextlib
+import re
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
@@ -161,6 +163,11 @@ class WireTransport(Transport):
         self._listeners.discard(listener)
 
 
+def _origin(wire: Wire) -> str:
+    """A peer's host, or its process: its address without the port."""
+    return re.sub(r":\d+$", "", wire.peer_address)
+
+
 class Bound:
     """An address that takes wires in; `close` ends that."""
 
@@ -176,8 +183,8 @@ class WireListener(Listener):
 
     def __init__(self, transport: WireTransport) -> None:
         self._transport = transport
-        #: Oldest first.
-        self._greeting: dict[asyncio.Task[None], None] = {}
+        #: And where each comes from; oldest first.
+        self._greeting: dict[asyncio.Task[None], str] = {}
         self._passed: asyncio.Queue[WireLink | None] = asyncio.Queue()
         self._closed = False
         #: Handshakes that failed, for whoever counts.
@@ -190,16 +197,27 @@ class WireListener(Listener):
             self.num_refused += 1
             wire.abort()
             return
-        greeting = [task for task in self._greeting if not (task.done() or task.cancelling())]
-        if len(greeting) >= MAX_WAITING:
-            # Whoever has said nothing for longest goes: so silent peers can't keep others out.
-            self.num_refused += 1
-            greeting[0].cancel()
+        self._make_room()
         task = group.create_task(self._greet(wire), name=f"greeting {wire.peer_address}")
-        self._greeting[task] = None
+        self._greeting[task] = _origin(wire)
         task.add_done_callback(lambda task: self._greeting.pop(task, None))
         # A task that is cancelled before its first step never runs.
         task.add_done_callback(lambda task: wire.abort() if task.cancelled() else None)
+
+    def _make_room(self) -> None:
+        """Of too many the oldest goes, among those from where most come: so silent peers can't keep
+        others out, nor cut off slow ones from elsewhere.
+        """
+        greeting = {
+            task: origin
+            for task, origin in self._greeting.items()
+            if not (task.done() or task.cancelling())
+        }
+        if len(greeting) < MAX_WAITING:
+            return
+        ((crowd, _),) = Counter(greeting.values()).most_common(1)
+        self.num_refused += 1
+        next(task for task, origin in greeting.items() if origin == crowd).cancel()
 
     async def _greet(self, wire: Wire) -> None:
         try:

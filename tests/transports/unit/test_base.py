@@ -1,13 +1,15 @@
 """Listening, dialling, and who owns what, where the conformance suite doesn't look."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
 
 from tests.transports.linked import config
 from transports import base, greet
-from transports.address import parse
+from transports.address import Address, parse
+from transports.base import Bound, OnWire
 from transports.errors import LocalMisuse, PeerLost, Refused, TransportError, Unreachable
 from transports.frame import Frame, Type, decode
 from transports.handshake import make_hello
@@ -86,6 +88,54 @@ def test_silent_peers_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) ->
             await link.send(7)
             assert (await accepted.recv()).kind == 7
             for wire in silent:
+                wire.abort()
+
+    _run(test)
+
+
+def test_a_flood_from_one_place_leaves_slow_peers_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(base, "MAX_WAITING", 4)
+
+    class Slow(MemoryTransport):
+        """It dials, and says hello when it is told to."""
+
+        go = asyncio.Event()
+
+        async def dial(self, address: Address) -> Wire:
+            wire = await super().dial(address)
+            await self.go.wait()
+            return wire
+
+    class Door(MemoryTransport):
+        """The first comes from one host, all others from another."""
+
+        hosts = itertools.chain(["10.0.0.1"], itertools.repeat("10.0.0.2"))
+        ports = itertools.count(5000)
+
+        async def bind(self, address: Address, on_wire: OnWire) -> Bound:
+            def arrive(wire: Wire) -> None:
+                wire.peer_address = f"tcp://{next(self.hosts)}:{next(self.ports)}"
+                on_wire(wire)
+
+            return await super().bind(address, arrive)
+
+    async def test() -> None:
+        async with Slow(config("slow")).open() as slow, Door(config("b")).open() as right:
+            listener = await right.listen("memory://b")
+            connecting = asyncio.create_task(slow.connect("memory://b"))
+            await asyncio.sleep(0)
+            flood = []
+            for _ in range(20):
+                flood.append(await MemoryTransport(config("flood")).dial(parse("memory://b")))
+                await asyncio.sleep(0)
+            Slow.go.set()
+            async with asyncio.timeout(2):
+                link, accepted = await connecting, await listener.accept()
+            await link.send(7)
+            assert (await accepted.recv()).kind == 7
+            for wire in flood:
                 wire.abort()
 
     _run(test)
