@@ -4,6 +4,7 @@ import asyncio
 import io
 import itertools
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -106,6 +107,37 @@ def test_what_no_link_sends() -> None:
     del entries[heads[20]]
     with pytest.raises(BadRecording):
         list(replay(entries))
+
+
+@pytest.mark.parametrize("keep_bodies", [True, False])
+def test_a_body_that_changed_on_its_way(keep_bodies: bool) -> None:
+    """Its checksum is recorded whether it is kept or not; only `left` announces one."""
+    data = record(keep_bodies=keep_bodies, dialler=False)
+    entries = list(read_recording(io.BytesIO(data)))
+    for at, entry in enumerate(entries):
+        if entry.is_body and not entry.sent:
+            entries[at] = replace(entry, crc=entry.crc ^ 1)
+    *before, last = replay(entries)
+    assert last.meaning == "breaks the protocol: a body is corrupt"
+    assert not any("breaks" in step.meaning for step in before)
+
+
+def test_a_body_that_was_sent_with_a_wrong_checksum() -> None:
+    entries = list(read_recording(io.BytesIO(record(keep_bodies=False))))
+    for at, entry in enumerate(entries):
+        if entry.is_body and entry.sent:
+            entries[at] = replace(entry, crc=entry.crc ^ 1)
+    with pytest.raises(BadRecording, match="a body is corrupt"):
+        list(replay(entries))
+
+
+def test_checksums_of_bodies_that_were_not_kept() -> None:
+    kept, not_kept = (
+        [entry for entry in read_recording(io.BytesIO(record(keep_bodies=keep))) if entry.is_body]
+        for keep in (True, False)
+    )
+    assert [entry.data for entry in not_kept] == [None] * len(kept)
+    assert [zlib.crc32(entry.data or b"") for entry in kept] == [entry.crc for entry in not_kept]
 
 
 @pytest.fixture(scope="module")
