@@ -11,7 +11,7 @@ Units:  bytes; times are nanoseconds in files, seconds elsewhere. Integers are l
 
 The entry's crc covers the 28 bytes before it. `size` and `crc` (crc32) are those of the head or
 body, whose data is `length` bytes: all of it, or none. A file that breaks off ends in an error,
-after all whole entries.
+after all whole entries. A frame of which only a part was sent (`faulty`) isn't told.
 """
 
 import struct
