@@ -144,7 +144,7 @@ class FaultyWire(WrappedWire):
                 case Kind.CORRUPT:
                     frames = [_corrupt(fault, each) for each in frames]
                 case Kind.REORDER:
-                    lane.held += frames
+                    lane.held += [replace(each, body=_copied(each.body)) for each in frames]
                     return []
                 case lie:
                     frames = [replace(each, lie=lie) for each in frames]
@@ -203,7 +203,7 @@ class FaultyWire(WrappedWire):
         frame = self._frame = self._ready.popleft()
         if frame.cut_at is not None and frame.cut_at < len(frame.head):
             self._cut()
-        if frame.lie is Kind.NEVER and not frame.body:
+        if frame.lie is Kind.NEVER and not total(frame.body or ()):
             await self._pause(math.inf, unheard=True)
         return frame.head
 
@@ -328,6 +328,10 @@ class _FaultyRead:
             with contextlib.suppress(TransportError):
                 await self._wire.until_aborted()
         await self._inner.quiet()
+
+
+def _copied(body: Sequence[memoryview] | None) -> Sequence[memoryview]:
+    return [memoryview(b"".join(body or ()))]
 
 
 def _corrupt(fault: Fault, frame: _Frame) -> _Frame:

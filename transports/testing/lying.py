@@ -177,7 +177,7 @@ async def check_reads_with_faults_by_seed(setup: Setup) -> None:
                 if count % 3 == 0:
                     read.cancel()
                 with contextlib.suppress(TransportError, TimeoutError):
-                    async with asyncio.timeout(0.01):
+                    async with asyncio.timeout(0.05):
                         await read.wait()
                 reads.append((read, target))
             pair.a.abort()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.transports import certificates
 from tests.transports.linked import an_address, config
 from transports.address import parse
 from transports.base import WireTransport
@@ -153,6 +154,20 @@ def test_a_send_that_returns_early() -> None:
     asyncio.run(test())
 
 
+def test_what_is_overtaken_is_what_was_sent() -> None:
+    async def test() -> None:
+        a, b = _wires(Fault(kind=Kind.REORDER))
+        body = bytearray(BODIES[1])
+        await a.send(HEADS[1], [memoryview(body)])
+        body[:] = bytes(10)
+        sending = asyncio.create_task(a.send(HEADS[0]))
+        assert await b.recv_head() == HEADS[0]
+        assert await _take(b, 10) == BODIES[1]
+        await sending
+
+    asyncio.run(test())
+
+
 def test_a_body_that_lands_late() -> None:
     async def test() -> None:
         a, b = _wires(Fault(kind=Kind.EARLY, direction="in"))
@@ -223,25 +238,33 @@ async def _cut_off(scheme: str, folder: Path, fault: Fault, body: bytes) -> tupl
     """Two frames over a real wire, the second with `body`, sent with a fault: how many bytes came
     in, as the receiving wire counts them, and what the buffer for `body` holds.
     """
-    address = parse(an_address(scheme, folder))
-    left, right = (make_transport(str(address), config(name)) for name in "ab")
-    assert isinstance(left, WireTransport)
-    assert isinstance(right, WireTransport)
-    left = FaultyTransport(left, Plan((fault,)))
+    address = parse(an_address(scheme.removesuffix(" tls"), folder))
+    tls: tuple[dict[str, Any], ...] = ({}, {})
+    if scheme.endswith("tls"):
+        own = certificates.make(folder, "own")
+        tls = {"tls_client": certificates.client(own)}, {"tls_server": certificates.server(own)}
+    near = make_transport(str(address), config("a", **tls[0]))
+    far = make_transport(str(address), config("b", **tls[1]))
+    assert isinstance(near, WireTransport)
+    assert isinstance(far, WireTransport)
+    left = FaultyTransport(near, Plan((fault,)))
     arrivals: asyncio.Queue[Wire] = asyncio.Queue()
-    async with left.open(), right.open(), asyncio.timeout(10):
-        bound = await right.bind(address, arrivals.put_nowait)
-        a, b = await left.dial(bound.address), await arrivals.get()
-        bound.close()
-        await asyncio.gather(a.trusted(), b.trusted())
-        before = b.received_bytes
+    async with left.open(), far.open(), asyncio.timeout(10):
+        bound = await far.bind(address, arrivals.put_nowait)
+        dialling = asyncio.create_task(left.dial(bound.address))
 
         async def send() -> None:
+            a = await dialling
+            await a.trusted()
             for number, sent in enumerate((b"first", body)):
                 head = Frame(Type.MESSAGE, number, meta=b"meta", body_bytes=len(sent)).encode()
                 await a.send(head, [memoryview(sent)])
 
         sending = asyncio.create_task(send())
+        b = await arrivals.get()
+        bound.close()
+        await b.trusted()
+        before = b.received_bytes
         target = bytearray(len(body))
 
         async def receive() -> None:
@@ -251,7 +274,7 @@ async def _cut_off(scheme: str, folder: Path, fault: Fault, body: bytes) -> tupl
 
         with pytest.raises(PeerLost):
             await receive()
-        for wire in (a, b):
+        for wire in (dialling.result(), b):
             wire.abort()
             await wire.quiet()
         with pytest.raises(PeerLost):
@@ -267,7 +290,7 @@ def _holds(target: bytearray, body: bytes, landed: int) -> bool:
     return target == body[:landed] + bytes(len(body) - landed)
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "shm", "memory"])
+@pytest.mark.parametrize("scheme", ["tcp", "tcp tls", "shm", "memory"])
 def test_what_is_sent_is_cut_at_the_byte(scheme: str, tmp_path: Path) -> None:
     body = random.Random(1).randbytes(3000)
     for cut in (0, 1, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 2, 48, 49, 51, 52, 1000, 3047):
