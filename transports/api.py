@@ -9,7 +9,7 @@ Buffers: a body is a sequence of C-contiguous buffers, some of them may be empty
 Tasks:   at most one task sends and one receives on a link; a second raises `LocalMisuse`.
 Time:    callers use `asyncio.timeout`; a transport's own deadlines are in `SessionConfig`.
 Cancel:  a cancelled `send` or `recv` that has begun to move a body aborts the link; one that was
-         only waiting leaves it as it was.
+         only waiting leaves it as it was. Who waits for a one-sided read only waits.
 Proved by: `transports.testing.conformance`, which every transport passes.
 """
 
@@ -88,13 +88,19 @@ class Region(ABC):
 
 @runtime_checkable
 class Read(Protocol):
-    """A one-sided read under way."""
+    """A one-sided read. It has begun, and goes on by itself, whether or not somebody waits for it,
+    until all bytes have landed, it fails, it is cancelled, or its link ends; any of these ends it
+    for good. Any number of tasks may wait; one that is cancelled only stops waiting. Until it is
+    quiet the buffers are the read's.
+    """
 
     async def wait(self) -> None:
-        """Return when all bytes have landed. Raises: PeerLost, RemoteProtocol."""
+        """Return when all bytes have landed. Raises, to all who wait: ReadCancelled, PeerLost,
+        RemoteProtocol, LocalMisuse (a buffer has gone).
+        """
 
     def cancel(self) -> None:
-        """Ask it to stop. Cancelled is not quiet: bytes may still land."""
+        """End it, unless it has ended. Cancelled is not quiet: bytes may still land."""
 
     async def quiet(self) -> None:
         """Return when no byte can land any more, whether it succeeded, failed or was cancelled."""

@@ -6,6 +6,7 @@ Knows nothing of: any one transport; foreign errors are mapped to these where th
       LocalMisuse       caller    a call that breaks the contract; nothing was sent
       Unsupported       caller    this transport can't do that, or isn't there on this machine
       BadRecording      caller    a file that is no recording of a link
+      ReadCancelled     caller    somebody on this side cancelled a one-sided read; the link goes on
       BodyRefused       peer      the receiver would not say where a body should land
       Refused           peer      the peer, or we, ended the handshake: token, version, allow-list
       Unreachable       network   nobody answers at this address; later somebody may
@@ -43,6 +44,13 @@ class BadRecording(TransportError, ValueError):
     """A file is no recording, is damaged, or tells what no link can have done."""
 
     blame = "caller"
+
+
+class ReadCancelled(TransportError):
+    """A one-sided read was cancelled, by whomever; some of its bytes may have landed."""
+
+    blame = "caller"
+    retryable = True
 
 
 class BodyRefused(TransportError):

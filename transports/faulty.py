@@ -20,7 +20,7 @@ from typing import Final, NoReturn
 from transports.api import Read, Span
 from transports.base import WireTransport
 from transports.buffers import Cursor, copy, total
-from transports.errors import PeerLost, RemoteProtocol, TransportError
+from transports.errors import PeerLost, ReadCancelled, RemoteProtocol, TransportError
 from transports.faults import AROUND, Direction, Fault, Kind, Plan
 from transports.frame import HEAD_BYTES, Type, decode
 from transports.wire import RemoteRegion, Wire
@@ -316,7 +316,7 @@ class _FaultyRead:
             await self._wire.until_aborted()
         await self._inner.wait()
         if self._cancelled:
-            raise PeerLost("the read was cancelled")
+            raise ReadCancelled("the read was cancelled")
 
     def cancel(self) -> None:
         self._cancelled = True

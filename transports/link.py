@@ -280,11 +280,9 @@ class WireLink(Link):
         remote = self._regions.get(region)
         if remote is None:
             raise LocalMisuse(f"the peer shares no region {region}")
-        for span in spans:
-            if span.offset < 0 or span.length < 0 or span.offset + span.length > remote.size:
-                raise LocalMisuse(f"{span} is not within {remote.size} bytes")
+        wanted = remote.measured(spans)
         views = body_views(into, self.capabilities, self._config, writable=True)
-        if sum(span.length for span in spans) != total(views):
+        if wanted != total(views):
             raise LocalMisuse("spans and buffers differ in size")
         return remote.read(spans, views)
 

@@ -13,7 +13,7 @@ from transports.address import Address
 from transports.api import Capabilities, Read, Region, Span
 from transports.base import Bound, OnWire, WireTransport
 from transports.buffers import Cursor, copy, total
-from transports.copying import CopyRead
+from transports.copying import Copies
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
 from transports.wire import RemoteRegion, Wire
 
@@ -62,6 +62,7 @@ class MemoryWire(Wire):
         self._out = out
         self._in = into
         self._shelf = shelf
+        self._copies = Copies()
         self.peer_address = address
 
     async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
@@ -130,6 +131,7 @@ class MemoryWire(Wire):
         if not self._out.ended:  # what was sent before `close` still arrives
             self._out.break_off()
         self._in.break_off()
+        self._copies.end(PeerLost("the link has ended"))
 
     async def close(self) -> None:
         """See `Wire.close`."""
@@ -137,7 +139,7 @@ class MemoryWire(Wire):
         self._out.changed.set()
 
     async def quiet(self) -> None:
-        """Bodies are copied in one go: nothing is ever under way."""
+        """See `Wire.quiet`: bodies are copied in one go, and reads ended with `abort`."""
 
     def share(self, region: Region) -> bytes:
         """See `Wire.share`."""
@@ -151,7 +153,7 @@ class MemoryWire(Wire):
         region = self._shelf.get(int.from_bytes(description, "little"))
         if region is None:
             raise RemoteProtocol("a region that nobody shared")
-        return _SharedRegion(region)
+        return _SharedRegion(region, self._copies)
 
 
 class MemoryRegion(Region):
@@ -176,12 +178,13 @@ class MemoryRegion(Region):
 
 
 class _SharedRegion(RemoteRegion):
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, copies: Copies) -> None:
         self.size = region.size
         self._region: Region | None = region
+        self._copies = copies
 
     def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
-        return CopyRead(self._view, spans, into)
+        return self._copies.begin(self._view, spans, into)
 
     def _view(self) -> memoryview:
         if self._region is None:

@@ -28,7 +28,7 @@ from typing import Final
 from transports.address import Address
 from transports.api import Capabilities, Read, Region, Span
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
-from transports.copying import CopyRead
+from transports.copying import Copies
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable, Unsupported
 from transports.stream import Door, StreamWire
 from transports.wire import RemoteRegion, Wire
@@ -75,6 +75,7 @@ class ShmWire(StreamWire):
         self._fds_in: deque[tuple[int, int]] = deque()
         #: Those that came with the last head.
         self._fds_of_head: list[int] = []
+        self._copies = Copies()
 
     def _read(self, buffers: Sequence[memoryview], size: int) -> int:
         num_bytes, ancillary, flags, _ = self._sock.recvmsg_into(
@@ -125,13 +126,14 @@ class ShmWire(StreamWire):
             raise RemoteProtocol(f"{len(self._fds_of_head)} descriptors came with a region")
         (size,) = _DESCRIPTION.unpack(description)
         try:
-            return MappedRegion(self._fds_of_head[0], size)
+            return MappedRegion(self._fds_of_head[0], size, self._copies)
         finally:
             _close_all(self._fds_of_head)
 
     def abort(self) -> None:
         """See `Wire.abort`."""
         super().abort()
+        self._copies.end(PeerLost("the link has ended"))
         _close_all(self._fds_out)
         _close_all(self._fds_of_head)
         while self._fds_in:
@@ -188,7 +190,7 @@ class ShmRegion(Region):
 class MappedRegion(RemoteRegion):
     """A peer's region, mapped for reading."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, copies: Copies) -> None:
         """Raises: RemoteProtocol for anything but a sealed memfd of just that size."""
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
@@ -204,10 +206,11 @@ class MappedRegion(RemoteRegion):
         except (OSError, OverflowError, ValueError) as error:
             raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
         self.size = size
+        self._copies = copies
 
     def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
         """See `RemoteRegion.read`."""
-        return CopyRead(self._view, spans, into)
+        return self._copies.begin(self._view, spans, into)
 
     def _view(self) -> memoryview:
         if self._map is None:

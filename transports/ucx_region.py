@@ -16,7 +16,7 @@ from typing import Final
 
 from transports import ucp
 from transports.api import Read, Region, Span
-from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError
+from transports.errors import LocalMisuse, ReadCancelled, RemoteProtocol, TransportError
 from transports.ucx_context import Context
 from transports.ucx_memory import address_of, gets
 from transports.ucx_operation import Get
@@ -134,7 +134,7 @@ class UcxRead:
 
     def cancel(self) -> None:
         """See `Read.cancel`: no further get is posted; those under way can't be stopped."""
-        self._getting.stop(PeerLost("the read was cancelled"))
+        self._getting.stop(ReadCancelled("the read was cancelled"))
 
     async def quiet(self) -> None:
         """See `Read.quiet`."""

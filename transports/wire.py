@@ -12,13 +12,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from transports.api import Capabilities, Read, Region, Span
-from transports.errors import Unsupported
+from transports.errors import LocalMisuse, Unsupported
 
 
 class RemoteRegion(ABC):
     """A peer's memory that we may read."""
 
     size: int
+
+    def measured(self, spans: Sequence[Span]) -> int:
+        """Bytes of all spans. Raises: LocalMisuse for one that is out of range."""
+        size, total = self.size, 0
+        for span in spans:
+            offset, length = span.offset, span.length
+            if offset < 0 or length < 0 or offset + length > size:
+                raise LocalMisuse(f"{span} is not within {size} bytes")
+            total += length
+        return total
 
     @abstractmethod
     def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:

@@ -16,6 +16,7 @@ from transports.testing import (
     lying,
     meeting,
     messages,
+    reading,
     regions,
 )
 from transports.testing.setup import Setup
@@ -28,7 +29,7 @@ FLOW: Final[list[Check]] = flow.CHECKS
 ENDING: Final[list[Check]] = ending.CHECKS
 CANCELLING: Final[list[Check]] = cancelling.CHECKS
 MEETING: Final[list[Check]] = meeting.CHECKS
-READS: Final[list[Check]] = regions.CHECKS
+READS: Final[list[Check]] = [*regions.CHECKS, *reading.CHECKS]
 LOOPS: Final[list[Check]] = loops.CHECKS
 #: These bring faults of their own.
 BREAKING: Final[list[Check]] = [*breaking.CHECKS, *lying.CHECKS]

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from transports.api import Link, Region, Span
-from transports.errors import PeerLost, RemoteProtocol, TransportError
+from transports.errors import PeerLost, ReadCancelled, RemoteProtocol, TransportError
 from transports.faults import ALWAYS, LIES, Direction, Fault, Kind, random_plan
 from transports.frame import Type
 from transports.testing.breaking import QUICK, lost, sided, whatever_happens
@@ -131,7 +131,7 @@ async def _faulty_read(region: Region, a: Link, b: Link, kind: Kind) -> None:
         read.cancel()
         await read.quiet()
         assert target == data
-        with expect(PeerLost):
+        with expect(ReadCancelled):
             await read.wait()
     elif kind is Kind.EARLY:
         await read.wait()

@@ -8,6 +8,7 @@ from transports.errors import (
     LocalMisuse,
     PeerClosed,
     PeerLost,
+    ReadCancelled,
     RemoteProtocol,
     Unsupported,
 )
@@ -160,7 +161,7 @@ async def check_a_cancelled_read_is_quiet_in_the_end(setup: Setup) -> None:
                 before = bytes(target)
                 try:
                     await waiting
-                except PeerLost:
+                except ReadCancelled:
                     pass
                 else:
                     assert before == noise(32 << 20)

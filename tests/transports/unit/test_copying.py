@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from transports.api import Span
-from transports.copying import CopyRead
+from transports.copying import STEP_BYTES, Copies
 from transports.errors import PeerLost
 
 SOURCE = bytes(range(256)) * 40_000
@@ -22,7 +22,7 @@ def test_targets_are_cut_in_any_way(sizes: tuple[int, ...]) -> None:
 
     async def test() -> None:
         into = _views(*sizes)
-        read = CopyRead(lambda: memoryview(SOURCE), spans, into)
+        read = Copies().begin(lambda: memoryview(SOURCE), spans, into)
         await read.wait()
         await read.quiet()
         assert b"".join(into) == expected
@@ -45,7 +45,7 @@ def test_the_loop_gets_its_turns(size: int) -> None:
     async def test() -> None:
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
-        read = CopyRead(lambda: memoryview(SOURCE), spans, _views(*[size] * len(spans)))
+        read = Copies().begin(lambda: memoryview(SOURCE), spans, _views(*[size] * len(spans)))
         await read.wait()
         counting.cancel()
 
@@ -53,12 +53,30 @@ def test_the_loop_gets_its_turns(size: int) -> None:
     assert turns >= 4
 
 
+def test_many_reads_at_once_leave_the_loop_its_turns() -> None:
+    """Each pass of the loop has a step of one of them, and all get on."""
+    source, num = memoryview(SOURCE), 3
+    firsts, seconds = (_views(*[STEP_BYTES] * num) for _ in range(2))
+
+    async def test() -> list[int]:
+        copies, seen = Copies(), []
+        for into in zip(firsts, seconds, strict=True):
+            copies.begin(lambda: source, [Span(1, STEP_BYTES)] * 2, into)
+        for _ in range(2 * num):
+            await asyncio.sleep(0)
+            seen.append([view[0] for view in (*firsts, *seconds)].count(1))
+        return seen
+
+    assert asyncio.run(test()) == [1, 2, 3, 4, 5, 6]
+    assert all(view == source[1 : 1 + STEP_BYTES] for view in (*firsts, *seconds))
+
+
 def test_a_source_that_has_gone() -> None:
     def gone() -> memoryview:
         raise PeerLost("the owner has closed the region")
 
     async def test() -> None:
-        read = CopyRead(gone, [Span(0, 4)], _views(4))
+        read = Copies().begin(gone, [Span(0, 4)], _views(4))
         with pytest.raises(PeerLost, match="closed the region"):
             await read.wait()
         await read.quiet()

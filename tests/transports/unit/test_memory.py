@@ -6,8 +6,8 @@ import pytest
 
 from tests.transports.linked import config
 from transports.api import Span
-from transports.copying import STEP_BYTES, CopyRead
-from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
+from transports.copying import STEP_BYTES, Copies
+from transports.errors import LocalMisuse, PeerLost, ReadCancelled, RemoteProtocol, Unreachable
 from transports.memory import MemoryTransport, MemoryWire, _Pipe
 
 
@@ -134,32 +134,74 @@ class Source:
         return memoryview(self.memory)
 
 
-@pytest.mark.parametrize("how", ["cancel", "source", "task"])
+BROKEN_OFF = {
+    "cancelled": ReadCancelled,
+    "source gone": PeerLost,
+    "link ended": PeerLost,
+    "buffer gone": LocalMisuse,
+}
+
+
+@pytest.mark.parametrize("how", BROKEN_OFF)
 def test_a_copy_that_is_broken_off(how: str) -> None:
-    """At the end of a step, whatever the reason; then it is quiet."""
+    """At the end of a step, whatever the reason; then it is quiet, and the buffers are let go."""
 
     async def test() -> None:
         size = 4 * STEP_BYTES
         source, into = Source(size), bytearray(size)
-        read = CopyRead(source, [Span(0, size)], [memoryview(into)])
-        waiting = asyncio.create_task(read.wait())
+        copies, offsets = Copies(), range(0, size, STEP_BYTES)
+        views = [memoryview(into)[offset : offset + STEP_BYTES] for offset in offsets]
+        read = copies.begin(source, [Span(offset, STEP_BYTES) for offset in offsets], views)
+        waiting = [asyncio.create_task(wait) for wait in (read.wait(), read.quiet(), read.wait())]
         await asyncio.sleep(0)
         assert into[0]
         assert not into[-1]
-        if how == "cancel":
-            read.cancel()
-        elif how == "source":
-            source.there = False
-        else:
-            waiting.cancel()
-        with pytest.raises(asyncio.CancelledError if how == "task" else PeerLost):
-            await waiting
+        match how:
+            case "cancelled":
+                read.cancel()
+            case "source gone":
+                source.there = False
+            case "link ended":
+                copies.end(PeerLost("the link has ended"))
+            case _:
+                views[1].release()
+        for ended in (waiting[0], waiting[2], read.wait(), read.wait()):
+            with pytest.raises(BROKEN_OFF[how]):
+                await ended
+        await waiting[1]
         await read.quiet()
+        read.cancel()  # too late to matter
         before = bytes(into)
-        with pytest.raises(PeerLost):
+        with pytest.raises(BROKEN_OFF[how]):
             await read.wait()
+        views.clear()
+        into.append(0)  # nothing holds it
         await asyncio.sleep(0.01)
-        assert into == before
+        assert into == before + b"\0"
+
+    _run(test)
+
+
+def test_a_copy_that_a_bug_of_ours_ends() -> None:
+    """It ends all the same, the loop hears of it, and other copies go on."""
+
+    async def test() -> None:
+        heard: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: heard.append(repr(context["exception"]))
+        )
+
+        def bad() -> memoryview:
+            raise ZeroDivisionError
+
+        copies, into = Copies(), bytearray(10)
+        first = copies.begin(bad, [Span(0, 10)], [memoryview(bytearray(10))])
+        second = copies.begin(Source(10), [Span(0, 10)], [memoryview(into)])
+        with pytest.raises(PeerLost, match="a bug on this side"):
+            await first.wait()
+        await second.wait()
+        assert into == b"\x5a" * 10
+        assert heard == ["ZeroDivisionError()"]
 
     _run(test)
 
@@ -167,7 +209,7 @@ def test_a_copy_that_is_broken_off(how: str) -> None:
 def test_several_wait_for_one_copy() -> None:
     async def test() -> None:
         source, into = Source(3 * STEP_BYTES), bytearray(3 * STEP_BYTES)
-        read = CopyRead(source, [Span(0, len(into))], [memoryview(into)])
+        read = Copies().begin(source, [Span(0, len(into))], [memoryview(into)])
         await asyncio.gather(read.wait(), read.quiet(), read.wait())
         assert into == source.memory
 
@@ -177,10 +219,10 @@ def test_several_wait_for_one_copy() -> None:
 def test_a_copy_cancelled_before_it_began() -> None:
     async def test() -> None:
         into = bytearray(10)
-        read = CopyRead(Source(10), [Span(0, 10)], [memoryview(into)])
+        read = Copies().begin(Source(10), [Span(0, 10)], [memoryview(into)])
         read.cancel()
         await read.quiet()
-        with pytest.raises(PeerLost):
+        with pytest.raises(ReadCancelled):
             await read.wait()
         assert into == bytes(10)
 
