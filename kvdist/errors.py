@@ -7,6 +7,7 @@ Knows nothing of: everything else.
       ConfigError             caller   the settings contradict each other or a limit
       LocalMisuse             caller   a call that breaks the callee's contract
         InvalidRequest        caller   tokens, keys or sizes of a request are out of range
+          RequestTooLarge     caller   a request that could never be finished here
         IllegalAllocation     caller   an allocation that names nothing, or takes hits twice
         StaleHit              caller   the cache changed since the lookup: look up again
         UnknownRequest        caller   no such live request
@@ -44,6 +45,10 @@ class LocalMisuse(KvdistError, ValueError):
 
 class InvalidRequest(LocalMisuse):
     """Tokens, extra keys or sizes of a request are out of range."""
+
+
+class RequestTooLarge(InvalidRequest):
+    """A request that even an empty node could not finish."""
 
 
 class IllegalAllocation(LocalMisuse):

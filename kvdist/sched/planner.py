@@ -1,0 +1,209 @@
+"""Whose turn it is: the running in order of importance, then block owners, then the others.
+
+Owns:   nothing beyond the settings; queues are the roster's, blocks the block manager's.
+Knows nothing of: results, what becomes of a plan.
+Cost:   O(1) a running decode; an admission costs a lookup.
+Source: vLLM's `Scheduler.schedule` (vllm/v1/core/sched/scheduler.py, 0.32).
+
+Whoever runs and needs a block takes it, if need be, from the last of those that run, which the plan
+in the making can't name yet.
+"""
+
+from collections.abc import Iterator
+
+from kvdist.cache import CacheHit, FullAttentionSpec, KVCacheBlocks
+from kvdist.sched.admission import Admission
+from kvdist.sched.budget import Chunks, SchedulerConfig
+from kvdist.sched.planning import Planning
+from kvdist.sched.roster import Roster
+from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
+from kvdist.sched.steps import Part
+
+
+class Planner:
+    """Fills the plan of one step."""
+
+    def __init__(self, roster: Roster, settings: SchedulerConfig) -> None:
+        config = roster.manager.config
+        self.admission = Admission(roster.manager, settings)
+        self._chunks = Chunks(config, settings)
+        #: Most drafts that a step can verify of one sequence.
+        self.max_drafts = min(settings.num_lookahead_tokens, self._chunks.max_drafts)
+        self._roster = roster
+        self._waiting = roster.waiting
+        self._manager = roster.manager
+        self._remote_cache = roster.remote_cache
+        self._num_lookahead_tokens = settings.num_lookahead_tokens
+        self._max_num_seqs = settings.max_num_seqs
+        #: A prompt may be loaded whole: its last token, computed anew, finds all that it reads.
+        self._loads_whole = all(
+            isinstance(group.kv_cache_spec, FullAttentionSpec) for group in config.kv_cache_groups
+        )
+
+    def fill(self, planning: Planning) -> None:
+        """All that can run now is in `planning`, and in flight from now on."""
+        all_fit = self._plan_running(planning)
+        if (all_fit or not planning.scheduled) and self._plan_owners(planning):
+            self._plan_others(planning)
+
+    # -- the running ---------------------------------------------------------------------------
+
+    def _plan_running(self, planning: Planning) -> bool:
+        """True if all got the blocks that they need."""
+        all_fit = True
+        for sequence in self._roster.running:
+            if not planning.num_tokens_left:
+                break
+            if sequence.worthless and self._remote_cache.may_preempt(sequence):
+                self._roster.give_up(sequence, SequenceEvent.RECOMPUTE)
+            if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
+                continue
+            start = sequence.request.num_computed_tokens
+            part = self._next_part(sequence, start, planning.num_tokens_left)
+            if part is None or not part.num_tokens:
+                continue
+            new_blocks = self._make_room(part)
+            if new_blocks is None:
+                all_fit = False
+            else:
+                planning.add(part, new_blocks)
+        return all_fit
+
+    def _next_part(self, sequence: Sequence, start: int, num_tokens: int) -> Part | None:
+        """What the next step computes of it; None if its turn has not come.
+
+        A part of no tokens is a prefill of which all is there.
+        """
+        target, drafts = sequence.num_target_tokens, sequence.draft_token_ids
+        if not sequence.prefill_only:
+            if target >= sequence.max_len:
+                return None  # all it may have is on its way
+            if sequence.num_pending_tokens and self.max_drafts:
+                return None  # drafts come with the result
+        end = self._chunks.end(sequence.request, start, target, num_tokens)
+        if end == start < target:
+            return None
+        samples = end == target and not sequence.prefill_only
+        if drafts:
+            most = min(num_tokens - 1, sequence.max_len - target - 1)
+            drafts = drafts[:most] if samples and end == start + 1 else ()
+        num_tokens = max(0, end - start) + len(drafts)
+        return Part(sequence, sequence.round, start, num_tokens, samples, drafts)
+
+    def _allocate(self, part: Part, hit: CacheHit | None = None) -> KVCacheBlocks | None:
+        sequence = part.sequence
+        return self._manager.allocate_slots(
+            sequence.request,
+            part.num_tokens,
+            hit,
+            num_lookahead_tokens=self._num_lookahead_tokens if part.samples else 0,
+            num_encoder_tokens=len(sequence.encoder_token_ids) if hit is not None else 0,
+        )
+
+    def _make_room(self, part: Part) -> KVCacheBlocks | None:
+        """Blocks for a running sequence, if need be from the last of those that run."""
+        sequence = part.sequence
+        while (new_blocks := self._allocate(part)) is None:
+            victim = self._roster.running.last()
+            if self._manager.block_pool.steps.waiting_blocks():
+                return None  # blocks are on their way: they come when a step is over
+            if victim is sequence and sequence.num_parts_in_flight:
+                return None  # so may its own
+            if not self._remote_cache.may_preempt(victim):
+                return None
+            self._roster.give_up(victim, SequenceEvent.PREEMPT)
+            if victim is sequence:
+                return None
+        return new_blocks
+
+    # -- those that wait -----------------------------------------------------------------------
+
+    def _plan_owners(self, planning: Planning) -> bool:
+        """Whose load is done goes first. False if one of them lacks blocks: nobody passes it."""
+        for sequence in self._waiting.owners:
+            if not self._has_place(planning):
+                break
+            if not self._run(sequence, planning, None):
+                return False
+        return True
+
+    def _plan_others(self, planning: Planning) -> None:
+        """In order; only who waits for a remote cache, or for a place among loads, is passed."""
+        for sequence in self._waiting.others:
+            hit = self._manager.get_computed_blocks(sequence.request)
+            num_external_tokens = self._match(sequence, hit)
+            if num_external_tokens is None:
+                continue
+            if num_external_tokens:
+                if len(self._roster.loads) + len(self._waiting.owners) >= self._max_num_seqs:
+                    continue
+                if not self._load(sequence, hit, num_external_tokens):
+                    return
+            elif not self._has_place(planning) or not self._run(sequence, planning, hit):
+                return
+
+    def _has_place(self, planning: Planning) -> bool:
+        return planning.num_tokens_left > 0 and len(self._roster.running) < self._max_num_seqs
+
+    def _match(self, sequence: Sequence, hit: CacheHit) -> int | None:
+        """External tokens to be loaded; None: not known yet."""
+        request, num_local_tokens = sequence.request, hit.num_tokens
+        if num_local_tokens % self._manager.config.scheduler_block_size:
+            return 0  # a block can't be copied from here and loaded from there
+        if sequence.encoder_token_ids:
+            return 0  # what depends on an encoder's input is nobody else's
+        match = self._remote_cache.match(sequence, num_local_tokens)
+        if match.pending:
+            return None
+        whole = self._loads_whole and not sequence.prefill_only
+        return max(0, min(match.num_tokens, request.num_tokens - (not whole) - num_local_tokens))
+
+    def _run(self, sequence: Sequence, planning: Planning, hit: CacheHit | None) -> bool:
+        """Let a waiting one run; False, and nothing has changed, if there is no room for it."""
+        start = sequence.request.num_computed_tokens if hit is None else hit.num_tokens
+        part = self._next_part(sequence, start, planning.num_tokens_left)
+        if part is None or not (hit is None or self._may_enter(sequence, hit)):
+            return False
+        new_blocks = None
+        if part.num_tokens or hit is not None:
+            new_blocks = self._allocate(part, hit)
+            if new_blocks is None:
+                return False
+        self._roster.run(sequence)
+        planning.add(part, new_blocks)
+        if hit is not None:
+            self._remote_cache.admitted(sequence, self._roster.tables(sequence), hit.num_tokens, 0)
+        return True
+
+    def _load(self, sequence: Sequence, hit: CacheHit, num_external_tokens: int) -> bool:
+        """Let its K/V come; False, and nothing has changed, if there is no room for it."""
+        if not self._may_enter(sequence, hit):
+            return False
+        new_blocks = self._manager.allocate_slots(
+            sequence.request,
+            0,
+            hit,
+            num_external_computed_tokens=num_external_tokens,
+            delay_cache_blocks=True,
+        )
+        if new_blocks is None:
+            return False
+        self._roster.load(sequence)
+        self._roster.loads.begin(sequence, hit, num_external_tokens)
+        self._roster.stats.num_external_tokens += num_external_tokens
+        tables = self._roster.tables(sequence)
+        self._remote_cache.admitted(sequence, tables, hit.num_tokens, num_external_tokens)
+        return True
+
+    def _may_enter(self, sequence: Sequence, hit: CacheHit) -> bool:
+        others_own = self._roster.running or self._roster.loads or self._waiting.owners
+        watermark = self._manager.config.watermark_blocks if others_own else 0
+        return self.admission.fits(sequence, hit, self._admitted(), watermark)
+
+    def _admitted(self) -> Iterator[Sequence]:
+        """Those for which blocks are reserved: they have begun, and don't decode yet."""
+        yield from self._roster.loads.sequences()
+        yield from self._waiting.owners
+        for sequence in self._roster.running:
+            if sequence.request.num_computed_tokens < sequence.num_target_tokens - 1:
+                yield sequence

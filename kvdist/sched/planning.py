@@ -1,0 +1,115 @@
+"""A step while it is planned: what is left of its budget, and what the worker will be told.
+
+Owns:   the entries of one plan; which rows the worker has, and which it has to drop.
+Knows nothing of: who should run, what fits.
+Units:  tokens.
+Source: the document's delta protocol (S26).
+"""
+
+from kvdist.cache import BlockCopy, KVCacheBlocks, KVCacheManager
+from kvdist.ids import RequestId
+from kvdist.sched.plan import BlockIds, NewSequence, ScheduledSequence, StepPlan
+from kvdist.sched.sequence import Sequence
+from kvdist.sched.steps import Part, StepInFlight
+
+
+class WorkerRows:
+    """Rows of the worker's tables that the next plan has to drop."""
+
+    __slots__ = ("_finished", "_preempted")
+
+    def __init__(self) -> None:
+        self._finished: list[RequestId] = []
+        self._preempted: list[RequestId] = []
+
+    def drop(self, sequence: Sequence) -> None:
+        """It owns no blocks any more."""
+        if sequence.on_worker:
+            sequence.on_worker = False
+            ids = self._finished if sequence.status.finished else self._preempted
+            ids.append(sequence.request_id)
+
+    def drop_again(self, step: StepInFlight) -> None:
+        """Perhaps the worker never read what this step said."""
+        finished, preempted = step.dropped_rows
+        self._finished += finished
+        self._preempted += preempted
+
+    def take(self) -> tuple[tuple[RequestId, ...], tuple[RequestId, ...]]:
+        """Ids of the finished and of the preempted, for the plan that is being made."""
+        taken = tuple(self._finished), tuple(self._preempted)
+        self._finished.clear()
+        self._preempted.clear()
+        return taken
+
+
+class Planning:
+    """One step until its plan is made."""
+
+    __slots__ = ("_manager", "_new", "_no_blocks", "num_tokens_left", "scheduled", "step")
+
+    def __init__(self, step: StepInFlight, manager: KVCacheManager, num_tokens: int) -> None:
+        self.step = step
+        self.num_tokens_left = num_tokens
+        self.scheduled: list[ScheduledSequence] = []
+        self._manager = manager
+        self._new: list[NewSequence] = []
+        self._no_blocks: BlockIds = ((),) * len(manager.config.kv_cache_groups)
+
+    def add(self, part: Part, new_blocks: KVCacheBlocks | None) -> None:
+        """`part` has its slots: it is in flight from now on."""
+        sequence, request = part.sequence, part.sequence.request
+        request.num_computed_tokens = part.start + part.num_tokens
+        request.num_in_flight_tokens += part.num_tokens
+        sequence.num_parts_in_flight += 1
+        sequence.num_pending_tokens += part.samples
+        sequence.draft_token_ids = ()
+        self.step.parts.append(part)
+        if not part.num_tokens:
+            return  # all is there already: it only has to see that the steps before it end
+        self.num_tokens_left -= part.num_tokens
+        new_block_ids = self._no_blocks
+        if not sequence.on_worker:
+            self._introduce(sequence)
+        elif new_blocks is not None and any(new_blocks.blocks):
+            new_block_ids = _as_tuples(new_blocks)
+        self.scheduled.append(
+            ScheduledSequence(
+                request.request_id,
+                part.start,
+                part.num_tokens - len(part.draft_token_ids),
+                part.samples,
+                new_block_ids,
+                part.draft_token_ids,
+            )
+        )
+
+    def _introduce(self, sequence: Sequence) -> None:
+        sequence.on_worker = True
+        request = sequence.request
+        tables = _as_tuples(self._manager.get_blocks(request.request_id))
+        tokens = tuple(request.all_token_ids)
+        self._new.append(
+            NewSequence(request.request_id, tokens, tables, sequence.encoder_token_ids)
+        )
+
+    def plan(
+        self, copies: tuple[BlockCopy, ...], rows: WorkerRows, num_lookahead_tokens: int
+    ) -> StepPlan:
+        """What the worker is told."""
+        step = self.step
+        step.block_copies = copies
+        step.dropped_rows = finished, preempted = rows.take()
+        return StepPlan(
+            step.number,
+            tuple(self._new),
+            tuple(self.scheduled),
+            finished,
+            preempted,
+            copies,
+            num_lookahead_tokens,
+        )
+
+
+def _as_tuples(blocks: KVCacheBlocks) -> BlockIds:
+    return tuple(tuple(block.block_id for block in group) for group in blocks.blocks)

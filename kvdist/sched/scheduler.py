@@ -1,0 +1,283 @@
+"""Continuous batching: who runs in the next step, and what is true after it.
+
+Owns:   the steps in flight, and which part of the scheduler does what.
+Knows nothing of: bytes, devices, clocks; who the remote cache is.
+Cost:   O(1) a running decode and step; an admission costs a lookup.
+Source: vLLM's scheduler (vllm/v1/core/sched/scheduler.py, 0.32): running ones first, then waiting
+        ones in order, block owners before others; preemption by recompute.
+
+    add --> waiting --> running --> ended        schedule() plans a step, or says None
+             ^   |        |                      settle(result) when it is over
+             |   v        | preempted            moved(event) when bytes have moved
+             +- loading <-+
+"""
+
+from collections.abc import Mapping, Sequence as Listing
+
+from kvdist.cache import (
+    BlockHasher,
+    ExtraKeys,
+    KVCacheManager,
+    Request,
+)
+from kvdist.errors import RequestTooLarge
+from kvdist.ids import RequestId
+from kvdist.sched.budget import SchedulerConfig
+from kvdist.sched.outcome import read_outcome
+from kvdist.sched.output import Output
+from kvdist.sched.plan import SampledTokens, StepPlan, StepResult
+from kvdist.sched.planner import Planner
+from kvdist.sched.planning import Planning
+from kvdist.sched.roles import (
+    BlocksReturned,
+    Loaded,
+    LoadFailed,
+    LoadQuiet,
+    Moved,
+    NoRemoteCache,
+    RemoteCache,
+)
+from kvdist.sched.roster import Roster
+from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
+from kvdist.sched.steps import Part, StepsInFlight
+
+_DEFAULT_PARAMS = SamplingParams()
+_NO_KEYS = ExtraKeys()
+
+
+class Scheduler:
+    """Scheduler of one node. Client names may repeat; the ids of sequences never do.
+
+    >>> from kvdist.cache import FullAttentionSpec, KVCacheConfig
+    >>> config = KVCacheConfig.single(FullAttentionSpec(block_size=4), num_blocks=11)
+    >>> scheduler = Scheduler(KVCacheManager(config))
+    >>> (sequence,) = scheduler.add("mine", [7] * 6, SamplingParams(max_new_tokens=1))
+    >>> plan = scheduler.schedule()
+    >>> plan.new_sequences[0].block_ids, plan.scheduled[0].num_tokens
+    (((1, 2),), 6)
+    >>> (output,) = scheduler.settle(StepResult(1, {sequence.request_id: SampledTokens((8,))}))
+    >>> output.token_ids, output.status.name
+    ((8,), 'FINISHED_LENGTH')
+    """
+
+    def __init__(
+        self,
+        manager: KVCacheManager,
+        settings: SchedulerConfig | None = None,
+        remote_cache: RemoteCache | None = None,
+        hasher: BlockHasher | None = None,
+    ) -> None:
+        config = manager.config
+        self.manager = manager
+        self.settings = settings or SchedulerConfig()
+        self.remote_cache = remote_cache or NoRemoteCache()
+        self.roster = Roster(manager, self.remote_cache, self.settings.max_failed_steps)
+        self.stats = self.roster.stats
+        self.steps = StepsInFlight()
+        self._planner = Planner(self.roster, self.settings)
+        self._hasher = hasher or (
+            BlockHasher(config.hash_block_size) if config.enable_caching else None
+        )
+        self._num_sequences = 0
+
+    # -- sequences come and go -----------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        prompt_token_ids: Listing[int],
+        params: SamplingParams = _DEFAULT_PARAMS,
+        *,
+        priority: int = 0,
+        prefill_only: bool = False,
+        extra_keys: ExtraKeys = _NO_KEYS,
+        encoder_token_ids: tuple[int, ...] = (),
+        kv_transfer_params: Mapping[str, object] | None = None,
+        skip_reading_prefix_cache: bool = False,
+    ) -> tuple[Sequence, ...]:
+        """`params.n` sequences with this prompt wait. `name` is part of their ids, no more.
+
+        Raises: InvalidRequest; RequestTooLarge if it could never end. Nothing has changed then.
+        """
+        sequences = []
+        for i in range(1, params.n + 1):
+            number = self._num_sequences + i
+            request = Request(
+                f"{name}-{number}",
+                prompt_token_ids,
+                self._hasher,
+                extra_keys=extra_keys,
+                skip_reading_prefix_cache=skip_reading_prefix_cache,
+            )
+            sequence = Sequence(
+                request,
+                max_len=self._max_len(request, params, prefill_only),
+                arrival=number,
+                stop_token_ids=params.stop_token_ids,
+                priority=priority,
+                order=(priority if self.settings.policy == "priority" else 0, number),
+                prefill_only=prefill_only,
+                encoder_token_ids=encoder_token_ids,
+                kv_transfer_params=kv_transfer_params,
+            )
+            self._check_size(sequence)
+            sequences.append(sequence)
+        self._num_sequences += params.n
+        for sequence in sequences:
+            self.roster.add(sequence)
+            if prefill_only and not sequence.num_target_tokens:
+                self.roster.end(sequence, SequenceEvent.PREFILLED)
+        return tuple(sequences)
+
+    def abort(self, request_id: RequestId) -> bool:
+        """It ends now, whatever it was doing. False if there is none of that id, or not any more.
+
+        Blocks in which bytes are landing stay held until they have; those of a running step too.
+        """
+        sequence = self.roster.sequences.get(request_id)
+        if sequence is None:
+            return False
+        self.roster.end(sequence, SequenceEvent.ABORT)
+        return True
+
+    def take_outputs(self) -> list[Output]:
+        """All news since the last call of this or of `settle`, `fail_step`, `moved`."""
+        return self.roster.outputs.take()
+
+    @property
+    def idle(self) -> bool:
+        """True if nothing is left: no sequence, no step, no load."""
+        return not (self.roster.sequences or self.steps or self.roster.loads)
+
+    def _max_len(self, request: Request, params: SamplingParams, prefill_only: bool) -> int:
+        longest, num_prompt = self.manager.config.max_model_len, request.num_prompt_tokens
+        if num_prompt + (not prefill_only) > longest:
+            raise RequestTooLarge(
+                f"request {request.request_id}: {num_prompt} tokens, sequences have {longest}"
+            )
+        return num_prompt if prefill_only else min(num_prompt + params.max_new_tokens, longest)
+
+    def _check_size(self, sequence: Sequence) -> None:
+        settings, name = self.settings, sequence.request_id
+        if not self._planner.admission.fits_alone(sequence):
+            raise RequestTooLarge(f"request {name}: {sequence.max_len} tokens don't fit the pool")
+        most = settings.max_num_batched_tokens
+        if not settings.enable_chunked_prefill and sequence.max_len > most:
+            raise RequestTooLarge(
+                f"request {name}: {sequence.max_len} tokens, a step without chunks has {most}"
+            )
+
+    # -- planning ------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan | None:
+        """The next step; None if all that could run waits for a step or for bytes."""
+        if self.steps.num_running >= self.settings.max_steps_in_flight:
+            return None
+        roster = self.roster
+        if not (roster.running or roster.waiting):
+            return None
+        step = self.steps.open()
+        self.manager.new_step_starts(step.number)
+        planning = Planning(step, self.manager, self.settings.max_num_batched_tokens)
+        self._planner.fill(planning)
+        copies = tuple(self.manager.take_block_copies())
+        if planning.scheduled or copies:
+            return planning.plan(copies, self.roster.rows, self.settings.num_lookahead_tokens)
+        step.result = StepResult(step.number)
+        self._settle_what_is_over()
+        return None
+
+    # -- a step is over ------------------------------------------------------------------------
+
+    def settle(self, result: StepResult) -> list[Output]:
+        """Step `result.step` is over, all its writes are done; returns the news."""
+        step = self.steps.find(result.step)
+        if step is None:
+            self.stats.num_unknown_messages += 1
+        else:
+            step.result = result
+            self._settle_what_is_over()
+        return self.roster.outputs.take()
+
+    def fail_step(self, number: int) -> list[Output]:
+        """Step `number` is over and did not do what it was to do; returns the news.
+
+        What it and all after it published is withdrawn, and whoever took part or adopted something
+        of it is computed anew. Steps after it have to be settled, or fail, as well.
+        """
+        step = self.steps.find(number)
+        if step is None:
+            self.stats.num_unknown_messages += 1
+            return self.roster.outputs.take()
+        self.stats.num_failed_steps += 1
+        withdrawn = set(self.manager.withdraw_step(number))
+        self.roster.loads.spoil(withdrawn)
+        concerned = {part.sequence: None for part in step.parts if not part.stale}
+        for sequence in concerned:
+            sequence.num_failures += 1
+        for later in self.steps.since(number):
+            concerned |= {part.sequence: None for part in later.parts if not part.stale}
+            if not later.failed:
+                later.failed = True
+                self.roster.rows.drop_again(later)
+        for sequence in (*self.roster.running, *self.roster.waiting.owners):
+            if any(not withdrawn.isdisjoint(table) for table in self.roster.tables(sequence)):
+                concerned[sequence] = None
+        step.result = StepResult(number)
+        for sequence in concerned:
+            self.roster.recompute(sequence)
+        self._settle_what_is_over()
+        return self.roster.outputs.take()
+
+    def _settle_what_is_over(self) -> None:
+        while step := self.steps.pop_over():
+            assert step.result is not None
+            self.manager.settle_step(step.number)
+            if step.block_copies:
+                self.manager.release_block_copies(step.block_copies)
+            if step.failed:
+                continue
+            for part in step.parts:
+                self._settle_part(part, step.result.sampled.get(part.sequence.request_id))
+
+    def _settle_part(self, part: Part, sampled: SampledTokens | None) -> None:
+        sequence, request = part.sequence, part.sequence.request
+        if part.stale:
+            self.stats.num_stale_outputs += part.samples
+            return
+        sequence.num_parts_in_flight -= 1
+        sequence.num_pending_tokens -= part.samples
+        request.num_in_flight_tokens -= part.num_tokens
+        outcome = read_outcome(part, sampled, self._planner.max_drafts)
+        if outcome is None:
+            self.stats.num_malformed_outputs += 1
+            sequence.num_failures += 1
+            self.roster.recompute(sequence)
+            return
+        request.num_computed_tokens -= outcome.num_rejected
+        if outcome.token_ids:
+            request.append_output_token_ids(outcome.token_ids)
+        sequence.draft_token_ids = outcome.draft_token_ids
+        num_written = part.start + part.num_tokens - outcome.num_rejected
+        sequence.num_settled_tokens = min(num_written, request.num_tokens)
+        self.remote_cache.settled(sequence, sequence.num_settled_tokens)
+        if outcome.event is not None:
+            self.roster.end(sequence, outcome.event, outcome.token_ids)
+        elif outcome.token_ids:
+            self.roster.outputs.add(sequence, outcome.token_ids)
+
+    # -- bytes have moved ----------------------------------------------------------------------
+
+    def moved(self, event: Moved) -> list[Output]:
+        """What the remote cache has to tell; returns the news."""
+        match event:
+            case Loaded(request_id):
+                known = self.roster.loaded(request_id)
+            case LoadFailed(request_id, reason, again):
+                known = self.roster.load_failed(request_id, reason, again=again)
+            case LoadQuiet(block_ids):
+                known = self.roster.loads.quiet(block_ids)
+            case BlocksReturned(block_ids):
+                known = self.roster.loads.returned(block_ids)
+        self.stats.num_unknown_messages += not known
+        return self.roster.outputs.take()
