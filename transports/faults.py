@@ -36,7 +36,7 @@ class Kind(StrEnum):
     # To complete is, of a frame, that `send` or `recv_body` returns; of a read, that `wait` does.
     EARLY = "completes before its data"  #: which moves when the next frame does
     NEVER = "never completes"  #: but its data moves; a read isn't quiet until the link has ended
-    AFTER_CANCEL = "completes after it was cancelled"  #: what is received: as it becomes quiet
+    AFTER_CANCEL = "completes after it was cancelled"  #: what is received: until it is quiet
 
 
 #: How a completion can lie: all that can go wrong with a one-sided read.

@@ -28,6 +28,8 @@ from transports.wrapped import WrappedTransport, WrappedWire
 
 #: After the first part of a frame: how long the peer has to come to its end and hang up.
 _PATIENCE_S: Final = 1.0
+#: How long after it was cancelled a body lands.
+_LATE_S: Final = 0.01
 
 
 class FaultyTransport(WrappedTransport):
@@ -230,7 +232,10 @@ class FaultyWire(WrappedWire):
         if frame.lie is Kind.EARLY:
             return
         if frame.lie is Kind.AFTER_CANCEL:
-            await self._pause(math.inf)
+            try:
+                await self._pause(math.inf)
+            finally:
+                asyncio.get_running_loop().call_later(_LATE_S, self._land_late)
         self._land_late()
         if frame.lie is Kind.NEVER:
             await self._pause(math.inf, unheard=True)
@@ -249,7 +254,9 @@ class FaultyWire(WrappedWire):
 
     async def quiet(self) -> None:
         """See `Wire.quiet`."""
-        self._land_late()
+        if self._late:
+            await asyncio.sleep(_LATE_S)
+            self._land_late()
         await super().quiet()
 
     async def _pause(self, seconds: float, *, unheard: bool = False) -> None:
