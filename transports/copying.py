@@ -1,6 +1,6 @@
 """One-sided reads that are copies from memory we can see, in steps that let the loop breathe.
 
-Owns:   the reads of one link that are under way, and how far each has come.
+Owns:   the reads of one region that are under way, and how far each has come.
 Knows nothing of: how the memory came to be visible.
 Units:  bytes.
 Turns:  callbacks on the loop, no task: one step of one read at each pass, however many there are.
@@ -27,7 +27,7 @@ _Piece: TypeAlias = tuple[memoryview, int, int]
 
 
 class Copies:
-    """The reads of one link."""
+    """The reads of one region."""
 
     def __init__(self) -> None:
         self._reads: deque[CopyRead] = deque()

@@ -62,7 +62,6 @@ class MemoryWire(Wire):
         self._out = out
         self._in = into
         self._shelf = shelf
-        self._copies = Copies()
         self.peer_address = address
 
     async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
@@ -131,7 +130,6 @@ class MemoryWire(Wire):
         if not self._out.ended:  # what was sent before `close` still arrives
             self._out.break_off()
         self._in.break_off()
-        self._copies.end(PeerLost("the link has ended"))
 
     async def close(self) -> None:
         """See `Wire.close`."""
@@ -139,7 +137,7 @@ class MemoryWire(Wire):
         self._out.changed.set()
 
     async def quiet(self) -> None:
-        """See `Wire.quiet`: bodies are copied in one go, and reads ended with `abort`."""
+        """Bodies are copied in one go: nothing is ever under way."""
 
     def share(self, region: Region) -> bytes:
         """See `Wire.share`."""
@@ -153,7 +151,7 @@ class MemoryWire(Wire):
         region = self._shelf.get(int.from_bytes(description, "little"))
         if region is None:
             raise RemoteProtocol("a region that nobody shared")
-        return _SharedRegion(region, self._copies)
+        return _SharedRegion(region)
 
 
 class MemoryRegion(Region):
@@ -178,24 +176,22 @@ class MemoryRegion(Region):
 
 
 class _SharedRegion(RemoteRegion):
-    def __init__(self, region: Region, copies: Copies) -> None:
+    def __init__(self, region: Region) -> None:
         self.size = region.size
-        self._region: Region | None = region
-        self._copies = copies
+        self._region = region
+        self._copies = Copies()
 
     def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
         return self._copies.begin(self._view, spans, into)
 
     def _view(self) -> memoryview:
-        if self._region is None:
-            raise PeerLost("the link to the owner has ended")
         try:
             return self._region.view
         except LocalMisuse:
             raise PeerLost("the owner has closed the region") from None
 
     def close(self) -> None:
-        self._region = None
+        self._copies.end(PeerLost("the link to the owner has ended"))
 
 
 _bound: dict[str, tuple[asyncio.AbstractEventLoop, OnWire]] = {}

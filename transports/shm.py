@@ -75,7 +75,6 @@ class ShmWire(StreamWire):
         self._fds_in: deque[tuple[int, int]] = deque()
         #: Those that came with the last head.
         self._fds_of_head: list[int] = []
-        self._copies = Copies()
 
     def _read(self, buffers: Sequence[memoryview], size: int) -> int:
         num_bytes, ancillary, flags, _ = self._sock.recvmsg_into(
@@ -126,14 +125,13 @@ class ShmWire(StreamWire):
             raise RemoteProtocol(f"{len(self._fds_of_head)} descriptors came with a region")
         (size,) = _DESCRIPTION.unpack(description)
         try:
-            return MappedRegion(self._fds_of_head[0], size, self._copies)
+            return MappedRegion(self._fds_of_head[0], size)
         finally:
             _close_all(self._fds_of_head)
 
     def abort(self) -> None:
         """See `Wire.abort`."""
         super().abort()
-        self._copies.end(PeerLost("the link has ended"))
         _close_all(self._fds_out)
         _close_all(self._fds_of_head)
         while self._fds_in:
@@ -190,7 +188,7 @@ class ShmRegion(Region):
 class MappedRegion(RemoteRegion):
     """A peer's region, mapped for reading."""
 
-    def __init__(self, fd: int, size: int, copies: Copies) -> None:
+    def __init__(self, fd: int, size: int) -> None:
         """Raises: RemoteProtocol for anything but a sealed memfd of just that size."""
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
@@ -206,7 +204,7 @@ class MappedRegion(RemoteRegion):
         except (OSError, OverflowError, ValueError) as error:
             raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
         self.size = size
-        self._copies = copies
+        self._copies = Copies()
 
     def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
         """See `RemoteRegion.read`."""
@@ -220,7 +218,8 @@ class MappedRegion(RemoteRegion):
         return memoryview(self._map)[HEADER_BYTES:]
 
     def close(self) -> None:
-        """See `RemoteRegion.close`. A read under way finds out at its next step."""
+        """See `RemoteRegion.close`."""
+        self._copies.end(PeerLost("the link to the owner has ended"))
         self._map = None
 
 
