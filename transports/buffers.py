@@ -9,6 +9,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import cast
 
 from transports.api import Buffer
 from transports.errors import LocalMisuse
@@ -33,18 +34,18 @@ def as_views(buffers: Sequence[Buffer], *, writable: bool = False) -> list[memor
 
 
 def _views(buffers: Sequence[Buffer], writable: bool) -> list[memoryview]:
-    plain = [
-        buffer
-        for buffer in buffers
-        if type(buffer) is memoryview
-        and buffer.format == "B"
-        and buffer.ndim == 1
-        and buffer.c_contiguous
-        and not (writable and buffer.readonly)
-        and buffer.nbytes
-    ]
-    if len(plain) == len(buffers):  # as it mostly is, and then it should cost little
-        return plain
+    if set(map(type, buffers)) == {memoryview}:
+        plain = [
+            buffer
+            for buffer in cast("Sequence[memoryview]", buffers)
+            if buffer.format == "B"
+            and buffer.ndim == 1
+            and buffer.c_contiguous
+            and not (writable and buffer.readonly)
+        ]
+        # As it mostly is, and then it should cost little.
+        if len(plain) == len(buffers) and all(map(len, plain)):
+            return plain
     views = []
     for buffer in buffers:
         try:

@@ -9,20 +9,18 @@ Turns:  callbacks on the loop, no task: one step of one read at each pass, howev
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import add
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from transports.api import Span
 from transports.errors import LocalMisuse, PeerLost, ReadCancelled, TransportError
+from transports.pieces import Pieces
 
 #: Bytes copied between two passes of the loop: some half a millisecond.
 STEP_BYTES: Final = 4 << 20
 #: What a piece counts against that, whatever its size.
 PIECE_COST: Final = 1 << 10
-_NOTHING: Final = memoryview(b"")
 
-#: Where a piece goes; where in the source it begins and ends.
+#: Where a piece goes, where in the source it begins, and its length.
 _Piece: TypeAlias = tuple[memoryview, int, int]
 
 
@@ -33,11 +31,9 @@ class Copies:
         self._reads: deque[CopyRead] = deque()
         self._next_turn: asyncio.Handle | None = None
 
-    def begin(
-        self, source: Callable[[], memoryview], spans: Sequence[Span], into: Sequence[memoryview]
-    ) -> "CopyRead":
+    def begin(self, source: Callable[[], memoryview], pieces: Pieces) -> "CopyRead":
         """A read; `source` is asked for its view before each step and raises once it has gone."""
-        read = CopyRead(source, spans, into)
+        read = CopyRead(source, pieces)
         self._reads.append(read)
         self._schedule()
         return read
@@ -67,11 +63,9 @@ class Copies:
 class CopyRead:
     """See `Read`."""
 
-    def __init__(
-        self, source: Callable[[], memoryview], spans: Sequence[Span], into: Sequence[memoryview]
-    ) -> None:
+    def __init__(self, source: Callable[[], memoryview], pieces: Pieces) -> None:
         self._source = source
-        self._steps = _steps(spans, into)
+        self._steps = _steps(pieces)
         self._next = next(self._steps, None)
         self._error: TransportError | None = None
         self._over = asyncio.Event()
@@ -117,56 +111,31 @@ class CopyRead:
         return not self._over.is_set()
 
 
-def _copy(source: memoryview, pieces: Iterable[_Piece]) -> None:
-    for target, start, end in pieces:
-        target[:] = source[start:end]
+def _copy(source: memoryview, step: Iterable[_Piece]) -> None:
+    for target, start, length in step:
+        target[:] = source[start : start + length]
 
 
-def _steps(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[Iterable[_Piece]]:
-    """The pieces of each step, of at most `STEP_BYTES` each."""
-    lengths = [span.length for span in spans]
-    if lengths != list(map(len, into)) or max(lengths, default=0) > STEP_BYTES:
-        return _gathered(_cut(spans, into))
-    starts = [span.offset for span in spans]
-    ends = list(map(add, starts, lengths))
-    if len(set(lengths)) > 1:
-        return _gathered(zip(into, starts, ends, strict=True))
-    # One target a span and all alike, as it mostly is, and then it should cost little.
-    num = max(1, STEP_BYTES // (lengths[0] + PIECE_COST)) if lengths else 1
-    return (
-        zip(into[at : at + num], starts[at : at + num], ends[at : at + num], strict=True)
-        for at in range(0, len(starts), num)
-    )
+def _steps(pieces: Pieces) -> Iterator[Iterable[_Piece]]:
+    """The pieces, step by step."""
+    targets, starts, lengths = pieces.targets, pieces.starts, pieces.lengths
+    first = 0
+    for last in _lasts(lengths):
+        yield zip(targets[first:last], starts[first:last], lengths[first:last], strict=True)
+        first = last
 
 
-def _gathered(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
-    """As many as a step takes."""
-    step: list[_Piece] = []
-    room = STEP_BYTES
-    for piece in pieces:
-        step.append(piece)
-        room -= piece[2] - piece[1] + PIECE_COST
-        if room <= 0:
-            yield step
-            step, room = [], STEP_BYTES
-    if step:
-        yield step
-
-
-def _cut(spans: Sequence[Span], into: Sequence[memoryview]) -> Iterator[_Piece]:
-    """Pieces where the targets are cut in another way than the spans, or larger than a step."""
-    targets = iter(into)
-    left = _NOTHING
-    for span in spans:
-        start, stop = span.offset, span.offset + span.length
-        while start < stop:
-            if not len(left):
-                left = next(targets)
-            end = min(stop, start + len(left), start + STEP_BYTES)
-            if end - start == len(left):
-                yield left, start, end
-                left = _NOTHING
-            else:
-                yield left[: end - start], start, end
-                left = left[end - start :]
-            start = end
+def _lasts(lengths: list[int]) -> Iterator[int]:
+    """Behind which piece each step ends."""
+    if lengths and lengths.count(lengths[0]) == len(lengths):  # as it mostly is
+        num = -(-STEP_BYTES // (lengths[0] + PIECE_COST))
+        yield from range(num, len(lengths), num)
+    else:
+        room = STEP_BYTES
+        for number, length in enumerate(lengths):
+            if room <= 0:
+                yield number
+                room = STEP_BYTES
+            room -= length + PIECE_COST
+    if lengths:
+        yield len(lengths)

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
-from transports.api import Read, Span
+from transports.api import Read
 from transports.base import WireTransport
 from transports.buffers import Cursor, copy, total
 from transports.errors import PeerLost, ReadCancelled, RemoteProtocol, TransportError
 from transports.faults import AROUND, Direction, Fault, Kind, Plan
 from transports.frame import HEAD_BYTES, Type, decode
+from transports.pieces import Pieces
 from transports.wire import RemoteRegion, Wire
 from transports.wrapped import WrappedTransport, WrappedWire
 
@@ -298,8 +299,8 @@ class _FaultyRegion(RemoteRegion):
         self._wire = wire
         self._inner = inner
 
-    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
-        read = self._inner.read(spans, into)
+    def read(self, pieces: Pieces) -> Read:
+        read = self._inner.read(pieces)
         lie = self._wire.lie_of_read()
         return read if lie is None else _FaultyRead(self._wire, read, lie)
 

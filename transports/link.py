@@ -31,6 +31,7 @@ from transports.errors import (
 )
 from transports.frame import Flag, Frame, Type, decode
 from transports.pending import Landing, Offered
+from transports.pieces import matched
 from transports.session import MAX_REGIONS, Session, cost
 from transports.wire import RemoteRegion, Wire
 
@@ -280,11 +281,8 @@ class WireLink(Link):
         remote = self._regions.get(region)
         if remote is None:
             raise LocalMisuse(f"the peer shares no region {region}")
-        wanted = remote.measured(spans)
         views = body_views(into, self.capabilities, self._config, writable=True)
-        if wanted != total(views):
-            raise LocalMisuse("spans and buffers differ in size")
-        return remote.read(spans, views)
+        return remote.read(matched(spans, views, remote.size))
 
     # -- ending --------------------------------------------------------------------------------
 

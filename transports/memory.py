@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from transports.address import Address
-from transports.api import Capabilities, Read, Region, Span
+from transports.api import Capabilities, Read, Region
 from transports.base import Bound, OnWire, WireTransport
 from transports.buffers import Cursor, copy, total
 from transports.copying import Copies
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
+from transports.pieces import Pieces
 from transports.wire import RemoteRegion, Wire
 
 #: Bytes of heads that may lie between the two sides.
@@ -181,8 +182,8 @@ class _SharedRegion(RemoteRegion):
         self._region = region
         self._copies = Copies()
 
-    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
-        return self._copies.begin(self._view, spans, into)
+    def read(self, pieces: Pieces) -> Read:
+        return self._copies.begin(self._view, pieces)
 
     def _view(self) -> memoryview:
         try:

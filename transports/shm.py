@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Final
 
 from transports.address import Address
-from transports.api import Capabilities, Read, Region, Span
+from transports.api import Capabilities, Read, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
 from transports.copying import Copies
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable, Unsupported
+from transports.pieces import Pieces
 from transports.stream import Door, StreamWire
 from transports.wire import RemoteRegion, Wire
 
@@ -206,9 +207,9 @@ class MappedRegion(RemoteRegion):
         self.size = size
         self._copies = Copies()
 
-    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
+    def read(self, pieces: Pieces) -> Read:
         """See `RemoteRegion.read`."""
-        return self._copies.begin(self._view, spans, into)
+        return self._copies.begin(self._view, pieces)
 
     def _view(self) -> memoryview:
         if self._map is None:

@@ -23,12 +23,12 @@ from ctypes import (
 from typing import Any, ClassVar, Final
 
 from transports import ucp
-from transports.api import Span
 from transports.buffers import cut
 from transports.device import on_device
+from transports.pieces import MAX_PIECE_BYTES, Pieces
 
 #: One call moves this much: 1 to 8 MiB are equally fast.
-PIECE_BYTES: Final = 2 << 20
+PIECE_BYTES: Final = MAX_PIECE_BYTES
 
 
 class _PyBuffer(Structure):
@@ -127,37 +127,25 @@ def pieces(tag: int, views: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]
         yield tag, Piece(part)
 
 
-def gets(
-    base: int, spans: Sequence[Span], into: Sequence[memoryview]
-) -> list[tuple[int, int, int]]:
-    """Local address, remote address, length: as few as there can be, of at most `PIECE_BYTES`."""
+def gets(base: int, pieces: Pieces) -> list[tuple[int, int, int]]:
+    """Local address, remote address, length; pieces that touch on both sides are one get."""
     found: list[tuple[int, int, int]] = []
-    targets = iter(runs(into))
-    local = room = 0
     here = there = length = 0  # what has been merged and isn't in the list yet
-    for span in spans:
-        remote, left = base + span.offset, span.length
-        while left:
-            if not room:
-                local, room = next(targets), next(targets)
-            step = left if left < room else room
-            if local == here + length and remote == there + length:
-                length += step
-            else:
-                if length:
-                    found.append((here, there, length))
-                here, there, length = local, remote, step
-            local += step
-            room -= step
-            remote += step
-            left -= step
+    places = zip(_addresses(pieces.targets), pieces.starts, pieces.lengths, strict=True)
+    for local, start, size in places:
+        remote = base + start
+        if local == here + length and remote == there + length and length + size <= PIECE_BYTES:
+            length += size
+            continue
+        if length:
+            found.append((here, there, length))
+        here, there, length = local, remote, size
     if length:
         found.append((here, there, length))
-    if max((get[2] for get in found), default=0) > PIECE_BYTES:
-        return [part for get in found for part in _parts(*get)]
     return found
 
 
-def _parts(local: int, remote: int, length: int) -> Iterator[tuple[int, int, int]]:
-    for done in range(0, length, PIECE_BYTES):
-        yield local + done, remote + done, min(PIECE_BYTES, length - done)
+def _addresses(targets: Sequence[memoryview]) -> list[int]:
+    if on_device(targets):
+        return [view.address for view in targets]
+    return [addressof(_char_at(view)) for view in targets]

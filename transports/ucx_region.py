@@ -10,13 +10,13 @@ Units:  bytes.
 import contextlib
 import mmap
 import struct
-from collections.abc import Sequence
 from ctypes import byref, c_size_t, c_void_p, string_at
 from typing import Final
 
 from transports import ucp
-from transports.api import Read, Region, Span
+from transports.api import Read, Region
 from transports.errors import LocalMisuse, ReadCancelled, RemoteProtocol, TransportError
+from transports.pieces import Pieces
 from transports.ucx_context import Context
 from transports.ucx_memory import address_of, gets
 from transports.ucx_operation import Get
@@ -111,9 +111,9 @@ class RemoteUcxRegion(RemoteRegion):
         except TransportError as error:
             raise RemoteProtocol(f"a region that can't be read: {error}") from None
 
-    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
+    def read(self, pieces: Pieces) -> Read:
         """See `RemoteRegion.read`."""
-        getting = Get(gets(self._address, spans, into), self._rkey, into)
+        getting = Get(gets(self._address, pieces), self._rkey, pieces.targets)
         self._worker.start(getting)
         return UcxRead(getting)
 

@@ -11,8 +11,9 @@ Contract: what one side sends by `send(head, body)` the other reads by `recv_hea
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from transports.api import Capabilities, Read, Region, Span
-from transports.errors import LocalMisuse, Unsupported
+from transports.api import Capabilities, Read, Region
+from transports.errors import Unsupported
+from transports.pieces import Pieces
 
 
 class RemoteRegion(ABC):
@@ -20,19 +21,9 @@ class RemoteRegion(ABC):
 
     size: int
 
-    def measured(self, spans: Sequence[Span]) -> int:
-        """Bytes of all spans. Raises: LocalMisuse for one that is out of range."""
-        size, total = self.size, 0
-        for span in spans:
-            offset, length = span.offset, span.length
-            if offset < 0 or length < 0 or offset + length > size:
-                raise LocalMisuse(f"{span} is not within {size} bytes")
-            total += length
-        return total
-
     @abstractmethod
-    def read(self, spans: Sequence[Span], into: Sequence[memoryview]) -> Read:
-        """Begin a read of spans, known to be in range, into buffers of equal total size."""
+    def read(self, pieces: Pieces) -> Read:
+        """Begin a read of pieces that are known to be in range."""
 
     @abstractmethod
     def close(self) -> None:

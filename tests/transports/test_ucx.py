@@ -27,6 +27,7 @@ from transports.errors import (
     Unreachable,
     Unsupported,
 )
+from transports.pieces import matched
 from transports.registry import make_transport
 from transports.ucx import UcxTransport, UcxWire
 from transports.ucx_bootstrap import MAX_FRAME_BYTES
@@ -103,7 +104,7 @@ def test_gets_are_few_and_complete(cuts: list[tuple[int, int]], chance: random.R
         end += step
     base = 1 << 40
     want = [base + span.offset + i for span in spans for i in range(span.length)]
-    found = gets(base, spans, into)
+    found = gets(base, matched(spans, into, 500))
     assert [remote + i for _, remote, length in found for i in range(length)] == want
     here = [local + i for local, _, length in found for i in range(length)]
     assert here == [address_of(memory) + i for i in range(size)]
@@ -113,7 +114,8 @@ def test_gets_are_few_and_complete(cuts: list[tuple[int, int]], chance: random.R
 
 def test_large_gets_are_cut() -> None:
     memory = memoryview(bytearray(2 * PIECE_BYTES + 5))
-    found = gets(0, [Span(3, PIECE_BYTES), Span(3 + PIECE_BYTES, PIECE_BYTES + 5)], [memory])
+    spans = [Span(3, PIECE_BYTES), Span(3 + PIECE_BYTES, PIECE_BYTES + 5)]
+    found = gets(0, matched(spans, [memory], 3 * PIECE_BYTES))
     assert [length for _, _, length in found] == [PIECE_BYTES, PIECE_BYTES, 5]
 
 

@@ -7,6 +7,7 @@ import pytest
 from transports.api import Span
 from transports.copying import STEP_BYTES, Copies
 from transports.errors import PeerLost
+from transports.pieces import matched
 
 SOURCE = bytes(range(256)) * 40_000
 
@@ -22,7 +23,7 @@ def test_targets_are_cut_in_any_way(sizes: tuple[int, ...]) -> None:
 
     async def test() -> None:
         into = _views(*sizes)
-        read = Copies().begin(lambda: memoryview(SOURCE), spans, into)
+        read = Copies().begin(lambda: memoryview(SOURCE), matched(spans, into, len(SOURCE)))
         await read.wait()
         await read.quiet()
         assert b"".join(into) == expected
@@ -45,7 +46,8 @@ def test_the_loop_gets_its_turns(size: int) -> None:
     async def test() -> None:
         counting = asyncio.create_task(count())
         await asyncio.sleep(0)
-        read = Copies().begin(lambda: memoryview(SOURCE), spans, _views(*[size] * len(spans)))
+        pieces = matched(spans, _views(*[size] * len(spans)), len(SOURCE))
+        read = Copies().begin(lambda: memoryview(SOURCE), pieces)
         await read.wait()
         counting.cancel()
 
@@ -55,13 +57,13 @@ def test_the_loop_gets_its_turns(size: int) -> None:
 
 def test_many_reads_at_once_leave_the_loop_its_turns() -> None:
     """Each pass of the loop has a step of one of them, and all get on."""
-    source, num = memoryview(SOURCE), 3
+    source, num, spans = memoryview(SOURCE), 3, [Span(1, STEP_BYTES)] * 2
     firsts, seconds = (_views(*[STEP_BYTES] * num) for _ in range(2))
 
     async def test() -> list[int]:
         copies, seen = Copies(), []
         for into in zip(firsts, seconds, strict=True):
-            copies.begin(lambda: source, [Span(1, STEP_BYTES)] * 2, into)
+            copies.begin(lambda: source, matched(spans, list(into), len(source)))
         for _ in range(2 * num):
             await asyncio.sleep(0)
             seen.append([view[0] for view in (*firsts, *seconds)].count(1))
@@ -76,7 +78,7 @@ def test_a_source_that_has_gone() -> None:
         raise PeerLost("the owner has closed the region")
 
     async def test() -> None:
-        read = Copies().begin(gone, [Span(0, 4)], _views(4))
+        read = Copies().begin(gone, matched([Span(0, 4)], _views(4), 4))
         with pytest.raises(PeerLost, match="closed the region"):
             await read.wait()
         await read.quiet()

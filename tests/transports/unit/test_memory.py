@@ -9,6 +9,7 @@ from transports.api import Span
 from transports.copying import STEP_BYTES, Copies
 from transports.errors import LocalMisuse, PeerLost, ReadCancelled, RemoteProtocol, Unreachable
 from transports.memory import MemoryTransport, MemoryWire, _Pipe
+from transports.pieces import MAX_PIECE_BYTES, Pieces, matched
 
 
 def _pair() -> tuple[MemoryWire, MemoryWire]:
@@ -134,6 +135,10 @@ class Source:
         return memoryview(self.memory)
 
 
+def _all_of(into: memoryview) -> Pieces:
+    return matched([Span(0, len(into))], [into], len(into))
+
+
 BROKEN_OFF = {
     "cancelled": ReadCancelled,
     "source gone": PeerLost,
@@ -149,9 +154,10 @@ def test_a_copy_that_is_broken_off(how: str) -> None:
     async def test() -> None:
         size = 4 * STEP_BYTES
         source, into = Source(size), bytearray(size)
-        copies, offsets = Copies(), range(0, size, STEP_BYTES)
-        views = [memoryview(into)[offset : offset + STEP_BYTES] for offset in offsets]
-        read = copies.begin(source, [Span(offset, STEP_BYTES) for offset in offsets], views)
+        copies, offsets = Copies(), range(0, size, MAX_PIECE_BYTES)
+        views = [memoryview(into)[offset : offset + MAX_PIECE_BYTES] for offset in offsets]
+        spans = [Span(offset, MAX_PIECE_BYTES) for offset in offsets]
+        read = copies.begin(source, matched(spans, views.copy(), size))
         waiting = [asyncio.create_task(wait) for wait in (read.wait(), read.quiet(), read.wait())]
         await asyncio.sleep(0)
         assert into[0]
@@ -164,7 +170,7 @@ def test_a_copy_that_is_broken_off(how: str) -> None:
             case "link ended":
                 copies.end(PeerLost("the link has ended"))
             case _:
-                views[1].release()
+                views[-1].release()
         for ended in (waiting[0], waiting[2], read.wait(), read.wait()):
             with pytest.raises(BROKEN_OFF[how]):
                 await ended
@@ -195,8 +201,8 @@ def test_a_copy_that_a_bug_of_ours_ends() -> None:
             raise ZeroDivisionError
 
         copies, into = Copies(), bytearray(10)
-        first = copies.begin(bad, [Span(0, 10)], [memoryview(bytearray(10))])
-        second = copies.begin(Source(10), [Span(0, 10)], [memoryview(into)])
+        first = copies.begin(bad, _all_of(memoryview(bytearray(10))))
+        second = copies.begin(Source(10), _all_of(memoryview(into)))
         with pytest.raises(PeerLost, match="a bug on this side"):
             await first.wait()
         await second.wait()
@@ -209,7 +215,7 @@ def test_a_copy_that_a_bug_of_ours_ends() -> None:
 def test_several_wait_for_one_copy() -> None:
     async def test() -> None:
         source, into = Source(3 * STEP_BYTES), bytearray(3 * STEP_BYTES)
-        read = Copies().begin(source, [Span(0, len(into))], [memoryview(into)])
+        read = Copies().begin(source, _all_of(memoryview(into)))
         await asyncio.gather(read.wait(), read.quiet(), read.wait())
         assert into == source.memory
 
@@ -219,7 +225,7 @@ def test_several_wait_for_one_copy() -> None:
 def test_a_copy_cancelled_before_it_began() -> None:
     async def test() -> None:
         into = bytearray(10)
-        read = Copies().begin(Source(10), [Span(0, 10)], [memoryview(into)])
+        read = Copies().begin(Source(10), _all_of(memoryview(into)))
         read.cancel()
         await read.quiet()
         with pytest.raises(ReadCancelled):
