@@ -83,7 +83,17 @@ class Region(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it; new reads fail. Idempotent."""
+        """Let go of it: reads by peers end, with all their bytes or with RegionClosed, and no new
+        ones begin. The memory stays as it is until each peer that it was shared with has said that
+        none of its reads is under way, or its link has ended; then it goes by itself. A peer that
+        never says so costs this memory until then, and nothing else. Idempotent.
+        """
+
+    @abstractmethod
+    async def quiet(self) -> None:
+        """After `close`: return when no peer reads it any more and the memory has gone, but for
+        what views of it keep; for those who must know before they allocate more.
+        """
 
 
 @runtime_checkable
@@ -95,8 +105,8 @@ class Read(Protocol):
     """
 
     async def wait(self) -> None:
-        """Return when all bytes have landed. Raises, to all who wait: ReadCancelled, PeerLost,
-        RemoteProtocol, LocalMisuse (a buffer has gone).
+        """Return when all bytes have landed. Raises, to all who wait: ReadCancelled, RegionClosed,
+        PeerLost, RemoteProtocol, LocalMisuse (a buffer has gone).
         """
 
     def cancel(self) -> None:
@@ -130,15 +140,18 @@ class Link(ABC):
 
     @abstractmethod
     async def share(self, region: Region) -> int:
-        """Let this peer read `region`; returns the number under which it finds it, in order with
-        messages. Raises: Unsupported, PeerLost, PeerClosed.
+        """Let this peer read `region`, until that is closed; returns the number under which it
+        finds it, in order with messages: the same each time, and never another region's.
+        Raises: Unsupported, LocalMisuse (it is closed, or more than the peer takes), PeerLost,
+        PeerClosed.
         """
 
     @abstractmethod
     def read(self, region: int, spans: Sequence[Span], into: Sequence[Buffer]) -> Read:
         """Begin to read spans of a region that the peer shares into local buffers, in order.
 
-        Raises: Unsupported, LocalMisuse (unknown region, spans out of range, unequal sizes).
+        Raises: Unsupported, RegionClosed (the peer no longer shares it), LocalMisuse (it never did,
+        spans out of range, unequal sizes).
         """
 
     @abstractmethod

@@ -53,6 +53,9 @@ class SessionConfig:
     max_meta_bytes: int = MAX_META_BYTES
     #: Most body of one message.
     max_body_bytes: int = 1 << 40
+    #: Most of one region that a peer shares with us, and of all of them at a time: what we map.
+    max_region_bytes: int = 1 << 40
+    max_shared_bytes: int = 1 << 42
     #: Messages, small bodies included, that may lie unread here; what a slow reader costs.
     window_bytes: int = 1 << 20
     #: Bodies up to here travel with their message; larger ones wait until a place is named.
@@ -70,7 +73,13 @@ class SessionConfig:
             raise LocalMisuse("a token has at least 16 bytes")
         if not 0 < self.max_meta_bytes <= MAX_META_BYTES:
             raise LocalMisuse(f"max_meta_bytes {self.max_meta_bytes}")
-        sizes = (self.max_body_bytes, self.eager_bytes, self.part_bytes)
+        sizes = (
+            self.max_body_bytes,
+            self.eager_bytes,
+            self.part_bytes,
+            self.max_region_bytes,
+            self.max_shared_bytes,
+        )
         if min(sizes) < 1 or max(sizes) >= MAX_SIZE:
             raise LocalMisuse("sizes are positive, and within reason")
         if not least_window(self.eager_bytes) <= self.window_bytes <= MAX_WINDOW_BYTES:

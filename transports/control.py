@@ -1,7 +1,7 @@
 """Frames that a link owes its peer: answers, one for each of the peer's, or merged.
 
 Owns:    what is due and not written yet; bounded, since the peer can't ask for more than it was
-         granted, and grants are made only as they are written.
+         granted, and grants are made, and regions forgotten, only as that is written.
 Knows nothing of: wires, tasks, users.
 """
 
@@ -54,4 +54,9 @@ class Control:
         if self._ping:
             self._ping = False
             return Type.PING, 0
-        return self._answers.popleft() if self._answers else None
+        if not self._answers:
+            return None
+        type_, argument = self._answers.popleft()
+        if type_ is Type.UNSHARED:  # only now: one that shares and never reads must run dry
+            self._session.regions_in.forget(argument)
+        return type_, argument

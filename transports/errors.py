@@ -8,6 +8,7 @@ Knows nothing of: any one transport; foreign errors are mapped to these where th
       BadRecording      caller    a file that is no recording of a link
       ReadCancelled     caller    somebody on this side cancelled a one-sided read; the link goes on
       BodyRefused       peer      the receiver would not say where a body should land
+      RegionClosed      peer      the owner has closed the region to be read; the link goes on
       Refused           peer      the peer, or we, ended the handshake: token, version, allow-list
       Unreachable       network   nobody answers at this address; later somebody may
       PeerClosed        peer      the link ended cleanly
@@ -55,6 +56,14 @@ class ReadCancelled(TransportError):
 
 class BodyRefused(TransportError):
     """The receiver refused a body before any byte of it was written; the link goes on."""
+
+    blame = "peer"
+
+
+class RegionClosed(TransportError):
+    """The owner has closed the region: what a read has written, if anything, is not to be used. The
+    link goes on.
+    """
 
     blame = "peer"
 

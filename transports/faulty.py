@@ -281,9 +281,9 @@ class FaultyWire(WrappedWire):
 
     # -- regions -------------------------------------------------------------------------------
 
-    def attach(self, description: bytes) -> RemoteRegion:
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
         """See `Wire.attach`."""
-        return _FaultyRegion(self, self.inner.attach(description))
+        return _FaultyRegion(self, self.inner.attach(description, size))
 
     def lie_of_read(self) -> Kind | None:
         """Count a read; how its completion lies."""
@@ -304,8 +304,11 @@ class _FaultyRegion(RemoteRegion):
         lie = self._wire.lie_of_read()
         return read if lie is None else _FaultyRead(self._wire, read, lie)
 
-    def close(self) -> None:
-        self._inner.close()
+    def close(self, reason: TransportError) -> None:
+        self._inner.close(reason)
+
+    async def quiet(self) -> None:
+        await self._inner.quiet()
 
 
 class _FaultyRead:

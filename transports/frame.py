@@ -44,8 +44,10 @@ class Type(IntEnum):
     CREDIT = 11  #: so many more bytes of messages may come
     PING = 12  #: are you there?
     PONG = 13  #: I am
-    REGION = 14  #: memory that you may read
+    REGION = 14  #: memory that you may read, and its size
     BYE = 15  #: nothing more will come
+    UNSHARE = 16  #: don't read that region any more
+    UNSHARED = 17  #: no read of that region is under way any more
 
 
 class Flag(IntFlag, boundary=STRICT):

@@ -20,6 +20,7 @@ from transports.handshake import (
     parse_hello,
     proof,
 )
+from transports.ledger import Ledger
 from transports.session import Session
 from transports.wire import Wire
 
@@ -74,6 +75,7 @@ def _session(config: SessionConfig, theirs: Hello) -> Session:
         max_body_bytes=min(config.max_body_bytes, theirs.max_body_bytes),
         eager_bytes=min(config.eager_bytes, theirs.eager_bytes),
         credit=theirs.window_bytes,
+        regions_out=Ledger(theirs.max_region_bytes, theirs.max_shared_bytes),
         next_number_out=2,
         next_number_in=2,
     )

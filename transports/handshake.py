@@ -44,6 +44,8 @@ class Hello:
     eager_bytes: int
     max_meta_bytes: int
     max_body_bytes: int
+    max_region_bytes: int
+    max_shared_bytes: int
     has_token: bool
     raw: bytes
 
@@ -59,6 +61,8 @@ def make_hello(config: SessionConfig, nonce: bytes) -> Hello:
         "eager": config.eager_bytes,
         "max_meta": config.max_meta_bytes,
         "max_body": config.max_body_bytes,
+        "max_region": config.max_region_bytes,
+        "max_shared": config.max_shared_bytes,
         "token": config.token is not None,
     }
     return parse_hello(json.dumps(fields).encode())
@@ -81,6 +85,8 @@ def parse_hello(raw: bytes) -> Hello:
             eager_bytes=_size(fields["eager"]),
             max_meta_bytes=_size(fields["max_meta"]),
             max_body_bytes=_size(fields["max_body"]),
+            max_region_bytes=_size(fields["max_region"]),
+            max_shared_bytes=_size(fields["max_shared"]),
             has_token=fields["token"] is True,
             raw=raw,
         )

@@ -2,7 +2,8 @@
 
 Owns:    the tasks of one link and everything that waits on it.
 Knows nothing of: any one transport.
-Tasks:   one reads, one writes control frames, one watches for silence; `run` holds them together.
+Tasks:   one reads, one writes control frames, one watches for silence, one waits for reads of
+         regions that the peer has closed; `run` holds them together.
          Reading never waits for writing: it leaves control frames to their writer, and those are
          answers, one for each frame of the peer's, or merged.
 Ending:  the first reason counts. After it, everything that waits or comes later raises it; only
@@ -27,13 +28,13 @@ from transports.errors import (
     PeerLost,
     RemoteProtocol,
     TransportError,
-    Unsupported,
 )
 from transports.frame import Flag, Frame, Type, decode
 from transports.pending import Landing, Offered
 from transports.pieces import matched
-from transports.session import MAX_REGIONS, Session, cost
-from transports.wire import RemoteRegion, Wire
+from transports.session import Session, cost
+from transports.sharing import Sharing
+from transports.wire import Wire
 
 #: Frames that a user waits for; all others are the link's own.
 _OF_USERS = frozenset({Type.MESSAGE, Type.OFFER, Type.BODY})
@@ -66,8 +67,7 @@ class WireLink(Link):
         self._offered: Offered | None = None
         self._landing: Landing | None = None
         self._control = Control(session)
-        self._shared: dict[Region, int] = {}
-        self._regions: dict[int, RemoteRegion] = {}
+        self._sharing = Sharing(wire, session, self._control)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -261,16 +261,10 @@ class WireLink(Link):
         """See `Link.share`."""
         self._check_open()
         async with self._writing:
-            if region in self._shared:
-                return self._shared[region]
-            if len(self._shared) == MAX_REGIONS:
-                raise LocalMisuse(f"{MAX_REGIONS} regions are shared on this link already")
             self._check_open()
-            description = self._wire.share(region)
-            number = len(self._shared) + 1
-            head = self._session.frame(Type.REGION, argument=number, meta=description)
-            await self._put(head)
-            self._shared[region] = number
+            number, head = self._sharing.share(region)
+            if head:
+                await self._put(head)
         return number
 
     def read(self, region: int, spans: Sequence[Span], into: Sequence[Buffer]) -> Read:
@@ -278,9 +272,7 @@ class WireLink(Link):
         self._check_open()
         if not self.capabilities.one_sided_reads:
             raise self._wire.no_reads()
-        remote = self._regions.get(region)
-        if remote is None:
-            raise LocalMisuse(f"the peer shares no region {region}")
+        remote = self._sharing.find(region)
         views = body_views(into, self.capabilities, self._config, writable=True)
         return remote.read(matched(spans, views, remote.size))
 
@@ -302,6 +294,7 @@ class WireLink(Link):
         try:
             async with asyncio.timeout(self._config.close_s):
                 await self._sent.wait()
+                await self._sharing.stop()
                 await self._write(Type.BYE)
                 await self._over.wait()
         except TimeoutError:
@@ -369,7 +362,7 @@ class WireLink(Link):
         """Carry the link until it ends; `finish` must follow. Raises: what is a bug of ours."""
         try:
             async with asyncio.TaskGroup() as group:
-                for work in (self._read, self._write_control, self._watch):
+                for work in (self._read, self._write_control, self._watch, self._sharing.let_go):
                     group.create_task(self._until_over(work))
         except* _Over:
             pass
@@ -377,9 +370,7 @@ class WireLink(Link):
     def finish(self) -> None:
         """`run` is over, or was cancelled before it began: whoever waits for the end may go on."""
         self._end(PeerLost("the transport was closed"))
-        for remote in self._regions.values():
-            remote.close()
-        self._shared.clear()
+        self._sharing.end()
         self._over.set()
 
     async def _until_over(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -427,7 +418,11 @@ class WireLink(Link):
             case Type.PING:
                 self._control.pong()
             case Type.REGION:
-                self._regions[frame.argument] = self._attach(frame.meta)
+                self._sharing.attach(frame)
+            case Type.UNSHARE:
+                self._sharing.unshare(frame.argument)
+            case Type.UNSHARED:
+                self._sharing.unshared(frame.argument)
             case Type.BYE:
                 self._arrived.set()
                 self._credit_came.set()
@@ -443,12 +438,6 @@ class WireLink(Link):
         if self._session.landed(frame.body_bytes):
             landing.settle(True)
 
-    def _attach(self, description: bytes) -> RemoteRegion:
-        try:
-            return self._wire.attach(description)
-        except Unsupported as error:
-            raise RemoteProtocol(f"a region where there can be none: {error}") from None
-
     def _check_crc(self, frame: Frame, views: Sequence[memoryview]) -> None:
         if Flag.BODY_CRC in frame.flags and crc(views) != frame.body_crc:
             raise RemoteProtocol("a body is corrupt")
@@ -459,6 +448,7 @@ class WireLink(Link):
             self._offered.settle(False)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.close_s):
+                await self._sharing.stop()  # the peer lets go of its memory when it hears our bye
                 await self._write(Type.BYE)
                 await self._wire.close()
         raise self._closed_by_peer()

@@ -8,18 +8,23 @@ Regions: plain memory; a one-sided read is a copy.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from transports.address import Address
-from transports.api import Capabilities, Read, Region
+from transports.api import Capabilities, Region
 from transports.base import Bound, OnWire, WireTransport
 from transports.buffers import Cursor, copy, total
-from transports.copying import Copies
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
-from transports.pieces import Pieces
+from transports.mapped import MappedRegion
+from transports.region import SharedRegion
 from transports.wire import RemoteRegion, Wire
 
 #: Bytes of heads that may lie between the two sides.
 _PIPE_BYTES = 256 << 10
+
+
+#: Regions that were announced and not yet attached.
+_Shelf: TypeAlias = "dict[int, MemoryRegion]"
 
 
 class _Pipe:
@@ -59,7 +64,7 @@ class MemoryWire(Wire):
 
     capabilities = Capabilities(one_sided_reads=True, same_host_only=True)
 
-    def __init__(self, out: _Pipe, into: _Pipe, address: str, shelf: dict[int, Region]) -> None:
+    def __init__(self, out: _Pipe, into: _Pipe, address: str, shelf: _Shelf) -> None:
         self._out = out
         self._in = into
         self._shelf = shelf
@@ -147,52 +152,28 @@ class MemoryWire(Wire):
         self._shelf[id(region)] = region
         return id(region).to_bytes(8, "little")
 
-    def attach(self, description: bytes) -> RemoteRegion:
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
         """See `Wire.attach`."""
-        region = self._shelf.get(int.from_bytes(description, "little"))
-        if region is None:
+        region = self._shelf.pop(int.from_bytes(description, "little"), None)
+        if region is None or region.size != size:
             raise RemoteProtocol("a region that nobody shared")
-        return _SharedRegion(region)
+        return MappedRegion(region.memory)
 
 
-class MemoryRegion(Region):
+class MemoryRegion(SharedRegion):
     """Memory that this process's peers may read."""
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise LocalMisuse(f"a region of {size} bytes")
-        self.size = size
-        self._memory: bytearray | None = bytearray(size)
+        super().__init__(size)
+        self._bytes = bytearray(size)
 
     @property
-    def view(self) -> memoryview:
-        """See `Region.view`."""
-        if self._memory is None:
-            raise LocalMisuse("this region is closed")
-        return memoryview(self._memory)
+    def memory(self) -> memoryview:
+        """See `SharedRegion.memory`."""
+        return memoryview(self._bytes)
 
-    def close(self) -> None:
-        """See `Region.close`."""
-        self._memory = None
-
-
-class _SharedRegion(RemoteRegion):
-    def __init__(self, region: Region) -> None:
-        self.size = region.size
-        self._region = region
-        self._copies = Copies()
-
-    def read(self, pieces: Pieces) -> Read:
-        return self._copies.begin(self._view, pieces)
-
-    def _view(self) -> memoryview:
-        try:
-            return self._region.view
-        except LocalMisuse:
-            raise PeerLost("the owner has closed the region") from None
-
-    def close(self) -> None:
-        self._copies.end(PeerLost("the link to the owner has ended"))
+    def _release(self) -> None:
+        self._bytes = bytearray()
 
 
 _bound: dict[str, tuple[asyncio.AbstractEventLoop, OnWire]] = {}
@@ -213,7 +194,7 @@ class MemoryTransport(WireTransport):
         if loop is not asyncio.get_running_loop():
             raise Unreachable(f"{address} is in another event loop")
         there, back = _Pipe(), _Pipe()
-        shelf: dict[int, Region] = {}
+        shelf: _Shelf = {}
         on_wire(MemoryWire(back, there, f"{address}#dialled", shelf))
         return MemoryWire(there, back, str(address), shelf)
 

@@ -26,6 +26,7 @@ from transports.config import SessionConfig
 from transports.errors import BadRecording, RemoteProtocol
 from transports.frame import HEAD_BYTES, MAX_META_BYTES, Flag, Frame, Type, decode
 from transports.handshake import Hello, parse_hello
+from transports.ledger import Ledger
 from transports.session import Session
 from transports.wire import Wire
 from transports.wrapped import WrappedTransport, WrappedWire
@@ -210,6 +211,8 @@ class Replay:
             eager_bytes=ours[0].eager_bytes,
             max_meta_bytes=ours[0].max_meta_bytes,
             max_body_bytes=ours[0].max_body_bytes,
+            max_region_bytes=ours[0].max_region_bytes,
+            max_shared_bytes=ours[0].max_shared_bytes,
         )
         return Session(
             config,
@@ -217,6 +220,7 @@ class Replay:
             max_body_bytes=min(ours[0].max_body_bytes, theirs[0].max_body_bytes),
             eager_bytes=min(ours[0].eager_bytes, theirs[0].eager_bytes),
             credit=theirs[0].window_bytes,
+            regions_out=Ledger(theirs[0].max_region_bytes, theirs[0].max_shared_bytes),
             next_number_out=2,
             next_number_in=2,
         )
@@ -240,6 +244,12 @@ class Replay:
                 session.refuse(frame.argument)
             case Type.CREDIT:
                 session.granted += frame.argument
+            case Type.REGION:
+                session.regions_out.share(frame.body_bytes)
+            case Type.UNSHARE:
+                session.regions_out.close(frame.argument)
+            case Type.UNSHARED:
+                session.regions_in.forget(frame.argument)
             case _:
                 pass
         return _describe(frame)

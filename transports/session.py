@@ -8,7 +8,7 @@ Promise: whatever the peer sends, `receive` either returns what it means or rais
 Credit: every message costs its meta, its small body and a little; the sender pays from what the
 receiver has granted and the receiver grants again what its user has taken. Large bodies cost
 nothing, since they come only when asked for. All other frames are answers to the peer's own, one
-each, or are merged, so they need no credit.
+each, or are merged, so they need no credit; and of regions there are only so many at a time.
 """
 
 from dataclasses import dataclass, field
@@ -17,11 +17,10 @@ from typing import Final
 from transports.config import MAX_WINDOW_BYTES, SessionConfig
 from transports.errors import RemoteProtocol
 from transports.frame import Flag, Frame, Type
+from transports.ledger import Ledger
 
 #: What a message costs beyond its meta and small body: about what Python needs to hold one.
 MESSAGE_COST: Final = 256
-#: Regions one peer may share at a time.
-MAX_REGIONS: Final = 4096
 
 _AFTER_HANDSHAKE: Final = frozenset(Type) - {Type.HELLO, Type.PROOF, Type.WELCOME, Type.REFUSED}
 
@@ -52,6 +51,8 @@ class Session:
     eager_bytes: int
     #: Bytes of messages we may still send.
     credit: int
+    #: Our regions that the peer may read.
+    regions_out: Ledger
     next_number_out: int = 0
     next_number_in: int = 0
     next_offer: int = 1
@@ -65,11 +66,14 @@ class Session:
     granted: int = 0
     #: Bytes that our user has taken and that aren't granted again yet.
     taken: int = 0
-    num_regions_in: int = 0
+    #: The peer's regions that we may read.
+    regions_in: Ledger = field(init=False)
     peer_said_bye: bool = False
 
     def __post_init__(self) -> None:
         self.granted = self.config.window_bytes
+        config = self.config
+        self.regions_in = Ledger(config.max_region_bytes, config.max_shared_bytes)
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -204,10 +208,21 @@ class Session:
         self.credit += frame.argument
 
     def _on_region(self, frame: Frame) -> None:
+        if frame.argument != self.regions_in.last + 1:
+            raise RemoteProtocol(f"region {frame.argument} after {self.regions_in.last}")
+        if complaint := self.regions_in.complaint(frame.body_bytes):
+            raise RemoteProtocol(complaint)
+        self.regions_in.share(frame.body_bytes)
+
+    def _on_unshare(self, frame: Frame) -> None:
         self._on_other(frame)
-        self.num_regions_in += 1
-        if frame.argument != self.num_regions_in or self.num_regions_in > MAX_REGIONS:
-            raise RemoteProtocol(f"region {frame.argument}")
+        if not self.regions_in.close(frame.argument):
+            raise RemoteProtocol(f"UNSHARE of region {frame.argument}, which isn't shared")
+
+    def _on_unshared(self, frame: Frame) -> None:
+        self._on_other(frame)
+        if not self.regions_out.forget(frame.argument):
+            raise RemoteProtocol(f"UNSHARED of region {frame.argument}, which isn't closed")
 
     def _on_bye(self, frame: Frame) -> None:
         self._on_other(frame)

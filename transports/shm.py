@@ -4,7 +4,7 @@ Owns:   the descriptors that are on their way, and the socket's file.
 Knows nothing of: frames, sessions.
 Regions: a sealed memfd, handed over with the frame that announces it. Its size can't change any
          more, so that a reader can't run into memory that is gone, and nobody else can map it for
-         writing. It begins with a page of ours, whose first byte is set when the owner lets go.
+         writing.
 Promise: descriptors are either mapped or closed; a mapping lives as long as anybody's view of it;
          a killed process leaves nothing but the socket's file, which the next listener replaces.
 """
@@ -26,26 +26,23 @@ from pathlib import Path
 from typing import Final
 
 from transports.address import Address
-from transports.api import Capabilities, Read, Region
+from transports.api import Capabilities, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
-from transports.copying import Copies
-from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable, Unsupported
-from transports.pieces import Pieces
+from transports.errors import LocalMisuse, RemoteProtocol, Unreachable, Unsupported
+from transports.mapped import MappedRegion
+from transports.region import SharedRegion
 from transports.stream import Door, StreamWire
 from transports.wire import RemoteRegion, Wire
 
 if not hasattr(os, "memfd_create"):
     raise Unsupported("shared memory needs Linux")
 
-#: What comes before a region's memory; the least that keeps that aligned.
-HEADER_BYTES: Final = mmap.PAGESIZE
 #: Size of what the socket holds of one direction.
 SOCKET_BYTES: Final = 4 << 20
 
 #: No new mapping may write (Linux 5.1); Python 3.11 has no name for it.
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _NO_RESIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_DESCRIPTION: Final = struct.Struct("<Q")
 #: Room for more descriptors than ever come with one read, so that surplus ones are noticed.
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 #: Of the frame being read and of the next one.
@@ -116,17 +113,16 @@ class ShmWire(StreamWire):
         if not isinstance(region, ShmRegion):
             raise LocalMisuse("not a region of this transport")
         self._fds_out.append(region.duplicate())
-        return _DESCRIPTION.pack(region.size)
+        return b""
 
-    def attach(self, description: bytes) -> RemoteRegion:
-        """See `Wire.attach`."""
-        if len(description) != _DESCRIPTION.size:
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
+        """See `Wire.attach`: the descriptor says all that there is to say."""
+        if description:
             raise RemoteProtocol("no description of a region")
         if len(self._fds_of_head) != 1:
             raise RemoteProtocol(f"{len(self._fds_of_head)} descriptors came with a region")
-        (size,) = _DESCRIPTION.unpack(description)
         try:
-            return MappedRegion(self._fds_of_head[0], size)
+            return MappedRegion(_mapped(self._fds_of_head[0], size))
         finally:
             _close_all(self._fds_of_head)
 
@@ -144,84 +140,57 @@ def _close_all(fds: list[int]) -> None:
         os.close(fds.pop())
 
 
-class ShmRegion(Region):
+class ShmRegion(SharedRegion):
     """Memory that peers on this host may map."""
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise LocalMisuse(f"a region of {size} bytes")
-        self.size = size
-        self._map: mmap.mmap | None
+        super().__init__(size)
         try:
             self._fd = os.memfd_create("region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
             raise Unsupported(f"no memfd: {error.strerror}") from None
         self._close_fd = weakref.finalize(self, os.close, self._fd)
         try:
-            os.ftruncate(self._fd, HEADER_BYTES + size)
-            self._map = mmap.mmap(self._fd, HEADER_BYTES + size)
+            os.ftruncate(self._fd, size)
+            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _NO_RESIZE | _F_SEAL_FUTURE_WRITE)
         except (OSError, OverflowError, ValueError) as error:
             self._close_fd()
             raise Unsupported(f"a region of {size} bytes: {error}") from None
 
     @property
-    def view(self) -> memoryview:
-        """See `Region.view`."""
-        if self._map is None:
-            raise LocalMisuse("this region is closed")
-        return memoryview(self._map)[HEADER_BYTES:]
+    def memory(self) -> memoryview:
+        """See `SharedRegion.memory`."""
+        assert self._map is not None, "it hasn't gone yet"
+        return memoryview(self._map)
 
     def duplicate(self) -> int:
-        """Another descriptor of it, the caller's to close."""
-        if self._map is None:
-            raise LocalMisuse("this region is closed")
-        return os.dup(self._fd)
-
-    def close(self) -> None:
-        """See `Region.close`. Views that somebody holds stay good."""
-        if self._map is not None:
-            self._map[0] = 1
-            self._map = None  # unmapped with the last view: `mmap.close` wouldn't wait for them
-            self._close_fd()
-
-
-class MappedRegion(RemoteRegion):
-    """A peer's region, mapped for reading."""
-
-    def __init__(self, fd: int, size: int) -> None:
-        """Raises: RemoteProtocol for anything but a sealed memfd of just that size."""
+        """Another descriptor of it, the caller's to close. Raises: Unsupported."""
         try:
-            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-            length = os.fstat(fd).st_size
+            return os.dup(self._fd)
         except OSError as error:
-            raise RemoteProtocol(f"a region that is no memfd: {error.strerror}") from None
-        if seals & _NO_RESIZE != _NO_RESIZE:
-            raise RemoteProtocol("a region whose size isn't sealed")
-        if size < 1 or length != HEADER_BYTES + size:
-            raise RemoteProtocol(f"a region of {size} bytes in a memfd of {length}")
-        try:
-            self._map: mmap.mmap | None = mmap.mmap(fd, length, prot=mmap.PROT_READ)
-        except (OSError, OverflowError, ValueError) as error:
-            raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
-        self.size = size
-        self._copies = Copies()
+            raise Unsupported(f"no descriptor for a region: {error.strerror}") from None
 
-    def read(self, pieces: Pieces) -> Read:
-        """See `RemoteRegion.read`."""
-        return self._copies.begin(self._view, pieces)
+    def _release(self) -> None:
+        self._map = None  # unmapped with the last view: `mmap.close` wouldn't wait for them
+        self._close_fd()
 
-    def _view(self) -> memoryview:
-        if self._map is None:
-            raise PeerLost("the link to the owner has ended")
-        if self._map[0]:
-            raise PeerLost("the owner has closed the region")
-        return memoryview(self._map)[HEADER_BYTES:]
 
-    def close(self) -> None:
-        """See `RemoteRegion.close`."""
-        self._copies.end(PeerLost("the link to the owner has ended"))
-        self._map = None
+def _mapped(fd: int, size: int) -> memoryview:
+    """A peer's memory. Raises: RemoteProtocol for anything but a sealed memfd of just that size."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        length = os.fstat(fd).st_size
+    except OSError as error:
+        raise RemoteProtocol(f"a region that is no memfd: {error.strerror}") from None
+    if seals & _NO_RESIZE != _NO_RESIZE:
+        raise RemoteProtocol("a region whose size isn't sealed")
+    if length != size:
+        raise RemoteProtocol(f"a region of {size} bytes in a memfd of {length}")
+    try:
+        return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+    except (OSError, OverflowError, ValueError) as error:
+        raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
 
 
 class ShmTransport(WireTransport):

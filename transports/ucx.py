@@ -175,11 +175,11 @@ class UcxWire(Wire):
             raise LocalMisuse("no link yet")
         return region.describe(self._worker.context)
 
-    def attach(self, description: bytes) -> RemoteRegion:
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
         """See `Wire.attach`."""
         if self._worker is None:
             raise RemoteProtocol("a region in the handshake")
-        return RemoteUcxRegion(self._worker, description)
+        return RemoteUcxRegion(self._worker, description, size)
 
     # -- the end -------------------------------------------------------------------------------
 

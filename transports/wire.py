@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from transports.api import Capabilities, Read, Region
-from transports.errors import Unsupported
+from transports.errors import TransportError, Unsupported
 from transports.pieces import Pieces
 
 
@@ -26,8 +26,13 @@ class RemoteRegion(ABC):
         """Begin a read of pieces that are known to be in range."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Let go of it. Idempotent."""
+    def close(self, reason: TransportError) -> None:
+        """No more reads, and those under way end with `reason` as soon as they can. Only the
+        first reason counts.
+        """
+
+    async def quiet(self) -> None:  # noqa: B027 (where steps are never half done, they all are)
+        """After `close`: return when no read is under way any more, and it was let go of."""
 
 
 class Wire(ABC):
@@ -80,8 +85,10 @@ class Wire(ABC):
         """What the peer needs to read `region`. Raises: Unsupported."""
         raise self.no_reads()
 
-    def attach(self, description: bytes) -> RemoteRegion:
-        """The peer's region that was described so. Raises: Unsupported, RemoteProtocol."""
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
+        """The peer's region that was described so; `size` is within the limits that we set, and
+        remains to be checked against what is there. Raises: Unsupported, RemoteProtocol.
+        """
         raise self.no_reads()
 
     def no_reads(self) -> Unsupported:

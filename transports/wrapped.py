@@ -102,6 +102,6 @@ class WrappedWire(Wire):
         """See `Wire.share`."""
         return self.inner.share(region)
 
-    def attach(self, description: bytes) -> RemoteRegion:
+    def attach(self, description: bytes, size: int) -> RemoteRegion:
         """See `Wire.attach`."""
-        return self.inner.attach(description)
+        return self.inner.attach(description, size)

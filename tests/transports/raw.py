@@ -15,7 +15,7 @@ from transports.base import WireTransport
 from transports.errors import TransportError
 from transports.frame import Flag, Frame, Type, decode
 from transports.greet import initiate
-from transports.memory import MemoryTransport
+from transports.memory import MemoryRegion, MemoryTransport
 from transports.wire import Wire
 
 _numbers = itertools.count()
@@ -27,12 +27,21 @@ class RawPeer:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.number = 2
+        self.region = 0
 
     async def say(self, type_: Type, *, body: bytes = b"", **fields: Any) -> None:
         """One frame; `fields` override what a sound one would have."""
         fields = {"number": self.number, "body_bytes": len(body), "flags": Flag.NONE, **fields}
         self.number += 1
         await self.wire.send(Frame(type_, **fields).encode(), [memoryview(body)] if body else [])
+
+    async def share(self, size: int, **fields: Any) -> MemoryRegion:
+        """A region, announced as it should be but for `fields`."""
+        region = MemoryRegion(size)
+        self.region += 1
+        described = {"argument": self.region, "meta": self.wire.share(region), "body_bytes": size}
+        await self.say(Type.REGION, **{**described, **fields})
+        return region
 
     async def hear(self, *wanted: Type) -> tuple[Frame, bytes]:
         """The next frame of one of these types, or of any, with its body."""

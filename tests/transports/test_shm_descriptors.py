@@ -19,7 +19,7 @@ from transports.frame import Type
 from transports.greet import initiate
 from transports.link import WireLink
 from transports.session import Session
-from transports.shm import HEADER_BYTES, ShmTransport, ShmWire
+from transports.shm import ShmTransport, ShmWire
 
 MIB = 1 << 20
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -54,8 +54,7 @@ class Peer:
     def announce(self, size: int) -> bytes:
         """The frame that announces the next region."""
         self.region += 1
-        meta = size.to_bytes(8, "little")
-        return self.session.frame(Type.REGION, argument=self.region, meta=meta)
+        return self.session.frame(Type.REGION, argument=self.region, body_bytes=size)
 
     async def caught(self) -> None:
         """The other side finds the fault, and ends the link."""
@@ -93,7 +92,7 @@ def _memfd(size: int, seals: int = SEALS) -> int:
 def test_a_region_as_it_should_be(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            peer.send(peer.announce(10), _memfd(HEADER_BYTES + 10))
+            peer.send(peer.announce(10), _memfd(10))
             peer.send(peer.session.frame(Type.MESSAGE))
             await peer.link.recv()
             target = bytearray(b"x" * 10)
@@ -107,7 +106,7 @@ def test_a_region_as_it_should_be(address: str) -> None:
 def test_a_region_without_its_seals(address: str, seals: int) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            peer.send(peer.announce(10), _memfd(HEADER_BYTES + 10, seals))
+            peer.send(peer.announce(10), _memfd(10, seals))
             await peer.caught()
 
     asyncio.run(main())
@@ -115,7 +114,7 @@ def test_a_region_without_its_seals(address: str, seals: int) -> None:
 
 @pytest.mark.parametrize(
     ("announced", "real"),
-    [(10, HEADER_BYTES + 9), (10, HEADER_BYTES + 11), (10, 0), (0, HEADER_BYTES), (1 << 63, 5)],
+    [(10, 9), (10, 11), (10, 0), (0, 10), (10, 1 << 41), (1 << 63, 5)],
 )
 def test_a_region_of_another_size(address: str, announced: int, real: int) -> None:
     async def main() -> None:
@@ -132,7 +131,7 @@ def test_a_region_that_is_no_memory(address: str, kind: str, tmp_path: Path) -> 
         async with _peer(address) as peer:
             if kind == "file":
                 fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-                os.ftruncate(fd, HEADER_BYTES + 10)
+                os.ftruncate(fd, 10)
             elif kind == "pipe":
                 fd, other = os.pipe()
                 os.close(other)
@@ -158,8 +157,8 @@ def test_a_region_without_a_descriptor(address: str) -> None:
 def test_a_description_that_is_none(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            frame = peer.session.frame(Type.REGION, argument=1, meta=b"short")
-            peer.send(frame, _memfd(HEADER_BYTES + 10))
+            frame = peer.session.frame(Type.REGION, argument=1, meta=b"more", body_bytes=10)
+            peer.send(frame, _memfd(10))
             await peer.caught()
 
     asyncio.run(main())
@@ -169,7 +168,7 @@ def test_a_description_that_is_none(address: str) -> None:
 def test_a_region_with_surplus_descriptors(address: str, count: int) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            fds = [_memfd(HEADER_BYTES + 10) for _ in range(count)]
+            fds = [_memfd(10) for _ in range(count)]
             peer.send(peer.announce(10), *fds)
             await peer.caught()
 
@@ -179,7 +178,7 @@ def test_a_region_with_surplus_descriptors(address: str, count: int) -> None:
 def test_a_descriptor_with_another_frame(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            peer.send(peer.session.frame(Type.MESSAGE), _memfd(HEADER_BYTES + 10))
+            peer.send(peer.session.frame(Type.MESSAGE), _memfd(10))
             peer.send(peer.session.frame(Type.MESSAGE))
             with contextlib.suppress(RemoteProtocol):
                 await peer.link.recv()
@@ -226,7 +225,7 @@ def test_descriptors_that_nobody_came_to_read(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
             for number in range(5):
-                peer.send(peer.announce(number + 1), _memfd(HEADER_BYTES + number + 1))
+                peer.send(peer.announce(number + 1), _memfd(number + 1))
             peer.link.abort()
             await peer.link.quiet()
 
@@ -236,7 +235,7 @@ def test_descriptors_that_nobody_came_to_read(address: str) -> None:
 def test_half_an_announcement(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            peer.send(peer.announce(10)[:20], _memfd(HEADER_BYTES + 10))
+            peer.send(peer.announce(10)[:20], _memfd(10))
             await asyncio.sleep(0.05)
             peer.wire.abort()
             with pytest.raises(PeerLost):
@@ -252,7 +251,7 @@ def test_announcements_in_pieces(address: str) -> None:
         async with _peer(address) as peer:
             for size in (10, 20, 30):
                 frame = peer.announce(size)
-                peer.send(frame[:1], _memfd(HEADER_BYTES + size))
+                peer.send(frame[:1], _memfd(size))
                 for byte in frame[1:]:
                     peer.send(bytes([byte]))
                     await asyncio.sleep(0)
@@ -273,7 +272,7 @@ def test_regions_right_behind_a_body(address: str) -> None:
             await asyncio.sleep(0.02)
             peer.send(body)
             for size in (10, 20):
-                peer.send(peer.announce(size), _memfd(HEADER_BYTES + size))
+                peer.send(peer.announce(size), _memfd(size))
             peer.send(peer.session.frame(Type.MESSAGE))
             await peer.link.recv(lambda head: [bytearray(head.body_bytes)])
             await peer.link.recv()
@@ -285,7 +284,7 @@ def test_regions_right_behind_a_body(address: str) -> None:
 def test_no_descriptors_are_left_here(address: str) -> None:
     async def main() -> None:
         async with _peer(address) as peer:
-            fd = _memfd(HEADER_BYTES + 10)
+            fd = _memfd(10)
             frame = peer.announce(10)
             before = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from tests.transports.linked import SHORT, Linked, config, linked
 from tests.transports.ucx_segments import segments_of
 from transports import ucp, ucx, ucx_region, ucx_worker
-from transports.api import Placer, Region, Span
+from transports.api import Placer, Span
 from transports.base import WireListener
 from transports.errors import (
     LocalMisuse,
@@ -301,12 +301,11 @@ def test_an_introduction_of_another_version(monkeypatch: pytest.MonkeyPatch) -> 
     "description",
     [
         b"",
-        bytes(16),
-        bytes(17),
+        bytes(8),
         bytes(60000),
         b"\xff" * 200,
-        (100).to_bytes(8, "little") + bytes(8) + b"\xff" * 300,
-        (1 << 63).to_bytes(8, "little") + (1 << 63).to_bytes(8, "little") + b"\1" * 30,
+        bytes(8) + b"\xff" * 300,
+        (1 << 63).to_bytes(8, "little") + b"\1" * 30,
     ],
 )
 def test_a_region_described_in_nonsense(
@@ -328,7 +327,7 @@ def test_a_region_that_lies_about_its_address(monkeypatch: pytest.MonkeyPatch, w
 
     def lie(region: ucx_region.UcxRegion, context: int) -> bytes:
         told = real(region, context)
-        return told[:8] + where.to_bytes(8, "little") + told[16:]
+        return where.to_bytes(8, "little") + told[8:]
 
     async def main() -> None:
         async with linked(HERE) as pair:
@@ -360,25 +359,6 @@ def test_a_region_of_another_transport() -> None:
 
 
 # -- ends ------------------------------------------------------------------------------------------
-
-
-def test_a_read_that_the_owner_can_no_longer_serve() -> None:
-    """Its memory has gone: the read fails, and this process lives."""
-
-    async def main() -> None:
-        async with linked(HERE) as pair:
-            region: Region = pair.far_transport.allocate(8 * MIB)
-            number = await pair.far.share(region)
-            await pair.far.send(1)
-            await pair.near.recv()
-            region.close()
-            target = bytearray(8 * MIB)
-            read = pair.near.read(number, [Span(0, 8 * MIB)], [target])
-            with contextlib.suppress(PeerLost):
-                await read.wait()
-            await read.quiet()
-
-    asyncio.run(main())
 
 
 def _placer(views: list[memoryview]) -> Placer:

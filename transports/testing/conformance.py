@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from transports.testing import (
     breaking,
     cancelling,
+    closing,
     ending,
     flow,
     loops,
@@ -29,7 +30,7 @@ FLOW: Final[list[Check]] = flow.CHECKS
 ENDING: Final[list[Check]] = ending.CHECKS
 CANCELLING: Final[list[Check]] = cancelling.CHECKS
 MEETING: Final[list[Check]] = meeting.CHECKS
-READS: Final[list[Check]] = [*regions.CHECKS, *reading.CHECKS]
+READS: Final[list[Check]] = [*regions.CHECKS, *reading.CHECKS, *closing.CHECKS]
 LOOPS: Final[list[Check]] = loops.CHECKS
 #: These bring faults of their own.
 BREAKING: Final[list[Check]] = [*breaking.CHECKS, *lying.CHECKS]

@@ -33,7 +33,7 @@ from transports.errors import (
 )
 from transports.frame import HEAD_BYTES, Frame, Type, decode
 from transports.handshake import make_hello
-from transports.memory import MemoryTransport
+from transports.memory import MemoryRegion, MemoryTransport
 from transports.record import RecordingTransport, read_recording
 from transports.testing.setup import alive, meet, until
 
@@ -289,7 +289,18 @@ def _floods() -> dict[str, Callable[[RawPeer, int], Awaitable[None]]]:
     async def credit(peer: RawPeer, number: int) -> None:
         await peer.say(Type.CREDIT, argument=1 << 20)
 
-    every = (messages, empty, offers, withdrawn, pings, pongs, withdrawals, credit)
+    async def regions(peer: RawPeer, number: int) -> None:
+        await peer.share(100)
+        await peer.say(Type.UNSHARE, argument=number + 1)
+
+    one = MemoryRegion(100)
+
+    async def shared(peer: RawPeer, number: int) -> None:
+        meta = peer.wire.share(one)
+        await peer.say(Type.REGION, argument=number + 1, meta=meta, body_bytes=100)
+
+    messaging = (messages, empty, offers, withdrawn, withdrawals, credit)
+    every = (*messaging, pings, pongs, regions, shared)
     return {flood.__name__: flood for flood in every}
 
 
@@ -306,7 +317,7 @@ def test_floods_that_nobody_reads(flood: str) -> None:
     async def test() -> None:
         async with raw_peer(**SETTINGS) as raw:
             with contextlib.suppress(TransportError, TimeoutError):
-                for number in range(4_000):
+                for number in range(6_000):
                     async with asyncio.timeout(0.2):
                         await say(raw.peer, number)
             raw.peer.wire.abort()

@@ -18,9 +18,10 @@ from transports.errors import (
     Unsupported,
 )
 from transports.frame import Flag, Type
+from transports.ledger import MAX_REGIONS
 from transports.link import WireLink
 from transports.memory import MemoryWire
-from transports.session import MAX_REGIONS, MESSAGE_COST
+from transports.session import MESSAGE_COST
 
 LARGE = 100_000
 
@@ -256,15 +257,15 @@ def test_more_regions_than_the_peer_takes() -> None:
 
 
 def test_a_region_where_there_can_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(self: MemoryWire, description: bytes) -> Any:
+    def none(self: MemoryWire, description: bytes, size: int) -> Any:
         raise Unsupported("no reads here")
 
     monkeypatch.setattr(MemoryWire, "attach", none)
 
     async def test() -> None:
         async with raw_peer() as raw:
-            await raw.peer.say(Type.REGION, argument=1, meta=b"12345678")
-            with pytest.raises(RemoteProtocol):
+            await raw.peer.say(Type.REGION, argument=1, body_bytes=5)
+            with pytest.raises(RemoteProtocol, match="there can be none"):
                 await raw.link.recv()
 
     _run(test)
@@ -368,7 +369,7 @@ def test_a_bug_ends_one_link_and_is_told(method: str, monkeypatch: pytest.Monkey
 
             monkeypatch.setattr(raw.link._wire, method, fails)  # type: ignore[attr-defined]
             await raw.peer.say(Type.PING)  # for the call that was there before the bug
-            await raw.peer.say(Type.REGION, argument=1, meta=b"x" * 8)
+            await raw.peer.say(Type.REGION, argument=1, body_bytes=5)
             with pytest.raises(PeerLost, match="a bug on this side"):
                 await raw.link.recv()
             await beside.near.send(1)

@@ -1,7 +1,9 @@
 """The rules of a link: by hand, and as a state machine against a naive model of both sides."""
 
+import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from tests.transports.linked import config
 from transports.config import SessionConfig, least_window
 from transports.errors import RemoteProtocol
 from transports.frame import Frame, Type, decode
-from transports.session import MAX_REGIONS, MESSAGE_COST, Session, cost
+from transports.ledger import MAX_REGIONS, Ledger
+from transports.session import MESSAGE_COST, Session, cost
 
 EAGER = 1000
 WINDOW = least_window(EAGER)
@@ -27,14 +30,15 @@ def _session(settings: SessionConfig = SETTINGS) -> Session:
         max_body_bytes=settings.max_body_bytes,
         eager_bytes=settings.eager_bytes,
         credit=WINDOW,
+        regions_out=Ledger(settings.max_region_bytes, settings.max_shared_bytes),
     )
 
 
 class Told:
     """A session and the next number of its peer."""
 
-    def __init__(self) -> None:
-        self.session = _session()
+    def __init__(self, settings: SessionConfig = SETTINGS) -> None:
+        self.session = _session(settings)
 
     def __call__(self, type_: Type, **fields: Any) -> Frame:
         number = self.session.next_number_in
@@ -71,7 +75,12 @@ def test_a_later_part_of_a_body_can_not_exceed_what_is_left(told: Told) -> None:
         (Type.BODY, {"argument": 1, "body_bytes": 5}),
         (Type.CREDIT, {"argument": 0}),
         (Type.CREDIT, {"argument": 1 << 40}),
-        (Type.REGION, {"argument": 2}),
+        (Type.REGION, {"argument": 2, "body_bytes": 5}),
+        (Type.REGION, {"argument": 0, "body_bytes": 5}),
+        (Type.REGION, {"argument": 1, "body_bytes": 0}),
+        (Type.REGION, {"argument": 1, "body_bytes": (1 << 40) + 1}),
+        (Type.UNSHARE, {"argument": 1}),
+        (Type.UNSHARED, {"argument": 1}),
         (Type.BYE, {"body_bytes": 3}),
     ],
     ids=str,
@@ -154,10 +163,50 @@ def test_a_verdict_counts_once_and_in_order(told: Told) -> None:
 
 
 def test_too_many_regions(told: Told) -> None:
+    """Those that were closed count until the peer was told that they aren't read any more."""
     for number in range(1, MAX_REGIONS + 1):
-        told(Type.REGION, argument=number)
+        told(Type.REGION, argument=number, body_bytes=1)
+    told(Type.UNSHARE, argument=7)
     with pytest.raises(RemoteProtocol):
-        told(Type.REGION, argument=MAX_REGIONS + 1)
+        told(Type.REGION, argument=MAX_REGIONS + 1, body_bytes=1)
+    assert told.session.regions_in.forget(7)
+    again = Frame(Type.REGION, told.session.next_number_in, 0, MAX_REGIONS + 1, 1)
+    assert told.session.receive(again) is again
+
+
+def test_regions_beyond_their_limits() -> None:
+    told = Told(dataclasses.replace(SETTINGS, max_region_bytes=100, max_shared_bytes=250))
+    told(Type.REGION, argument=1, body_bytes=100)
+    told(Type.REGION, argument=2, body_bytes=100)
+    ledger = told.session.regions_in
+    assert not ledger.complaint(50)
+    assert ledger.complaint(51)
+    told(Type.UNSHARE, argument=1)
+    assert ledger.complaint(51)
+    assert ledger.forget(1)
+    assert not ledger.complaint(100)
+    with pytest.raises(RemoteProtocol, match="at most 100"):
+        told(Type.REGION, argument=3, body_bytes=101)
+
+
+@pytest.mark.parametrize("again", [Type.REGION, Type.UNSHARE, Type.UNSHARED])
+def test_a_region_ends_once(told: Told, again: Type) -> None:
+    told(Type.REGION, argument=1, body_bytes=5)
+    told(Type.UNSHARE, argument=1)
+    with pytest.raises(RemoteProtocol):
+        told(again, argument=1, body_bytes=5 if again is Type.REGION else 0)
+
+
+def test_the_peer_lets_go_once_of_what_was_closed(told: Told) -> None:
+    ledger = told.session.regions_out
+    numbers = [ledger.share(10) for _ in range(3)]
+    assert ledger.close(numbers[1])
+    assert not ledger.close(numbers[1])
+    told(Type.UNSHARED, argument=numbers[1])
+    assert (ledger.num_bytes, list(ledger.sizes)) == (20, [1, 3])
+    for number in (1, 2, 4):
+        with pytest.raises(RemoteProtocol, match="isn't closed"):
+            told(Type.UNSHARED, argument=number)
 
 
 HOSTILE = st.tuples(
@@ -190,6 +239,7 @@ def test_whatever_comes_is_bounded(
             session.landed(size)
         assert sum(unread) <= WINDOW
         assert len(session.undecided) <= WINDOW // MESSAGE_COST
+        assert session.regions_in.num_bytes <= session.config.max_shared_bytes
         takes: bool = data.draw(st.booleans())
         if unread and takes and session.take(unread.popleft()):
             session.grant()
@@ -214,6 +264,8 @@ class Side:
     on_wire: int = 0  #: cost of messages under way from here
     grants_on_wire: int = 0
     said_bye: bool = False
+    regions: dict[int, int] = field(default_factory=dict)  #: ours that the peer may read
+    to_confirm: list[int] = field(default_factory=list)  #: the peer's that it has closed
 
     def say(self, type_: Type, **fields: Any) -> None:
         self.wire.append(self.session.frame(type_, **fields))
@@ -301,6 +353,10 @@ class TwoHonestSides(RuleBasedStateMachine):
                     peer.offer = 0
             case Type.CREDIT:
                 me.grants_on_wire -= frame.argument
+            case Type.UNSHARE:
+                peer.to_confirm.append(frame.argument)
+            case Type.UNSHARED:
+                del peer.regions[frame.argument]
             case _:
                 pass
 
@@ -322,6 +378,33 @@ class TwoHonestSides(RuleBasedStateMachine):
             (me.session.accept if accept else me.session.refuse)(frame.argument)
             me.say(Type.ACCEPT if accept else Type.REFUSE, argument=frame.argument)
 
+    @rule(which=st.integers(0, 1), size=st.integers(1, 1000))
+    def share(self, which: int, size: int) -> None:
+        me, _ = self._of(which)
+        if not me.said_bye and not me.session.regions_out.complaint(size):
+            number = me.session.regions_out.share(size)
+            assert number not in me.regions
+            me.regions[number] = size
+            me.say(Type.REGION, argument=number, body_bytes=size)
+
+    @precondition(lambda self: any(side.regions for side in self.sides))
+    @rule(which=st.integers(0, 1), chance=st.randoms())
+    def close_a_region(self, which: int, chance: Random) -> None:
+        me, _ = self._of(which)
+        if me.regions and not me.said_bye:
+            number = chance.choice(list(me.regions))
+            if me.session.regions_out.close(number):
+                me.say(Type.UNSHARE, argument=number)
+
+    @precondition(lambda self: any(side.to_confirm for side in self.sides))
+    @rule(which=st.integers(0, 1))
+    def let_go_of_a_region(self, which: int) -> None:
+        me, _ = self._of(which)
+        if me.to_confirm and not me.said_bye:
+            number = me.to_confirm.pop()
+            assert me.session.regions_in.forget(number)
+            me.say(Type.UNSHARED, argument=number)
+
     @rule(which=st.integers(0, 1))
     def bye(self, which: int) -> None:
         """Only when no body of ours is under way, and none lands here."""
@@ -341,6 +424,13 @@ class TwoHonestSides(RuleBasedStateMachine):
             )
             assert unread + peer.session.taken + peer.session.granted == WINDOW
             assert peer.session.granted >= 0
+
+    @invariant()
+    def regions_are_counted_until_both_have_let_go(self) -> None:
+        for me, peer in (self.sides, self.sides[::-1]):
+            assert me.session.regions_out.sizes == me.regions
+            assert me.session.regions_out.num_bytes == sum(me.regions.values())
+            assert peer.session.regions_in.sizes.items() <= me.regions.items()
 
     @invariant()
     def what_is_taken_is_what_was_sent(self) -> None:
