@@ -11,7 +11,7 @@ from kvdist.sched.plan import StepPlan
 from kvdist.sched.roles import Moved, RemoteCache
 from kvdist.sched.scheduler import Scheduler
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceStatus
-from kvdist.sim.memory import Memory, Poisoner
+from kvdist.sim.memory import POISON, Memory, Poisoner
 from kvdist.sim.stub_worker import StubWorker
 from tests.make import make_config
 
@@ -92,11 +92,32 @@ class Rig:
         """Run and settle the oldest step that hasn't."""
         self.execute(self.plans.pop(0))
 
-    def fail_oldest(self) -> None:
-        """The oldest step fails, half done."""
+    def fail_oldest(self, *, lost: bool = False) -> None:
+        """The oldest step fails: half done, or it and all after it never begun."""
+        if lost:
+            for plan in self.plans:
+                self.hear(self.scheduler.fail_step(plan.step))
+            self.plans.clear()
+            return
         plan = self.plans.pop(0)
+        self.poison()
         self.worker.execute(plan)
+        self._spoil(plan)
         self.hear(self.scheduler.fail_step(plan.step))
+
+    def _spoil(self, plan: StepPlan) -> None:
+        """What a step wrote is garbage."""
+        for scheduled in plan.scheduled:
+            row, start = self.worker.rows[scheduled.request_id], scheduled.num_computed_tokens
+            end = start + scheduled.num_tokens + len(scheduled.draft_token_ids)
+            for group, table in zip(self.worker.model.groups, row.tables, strict=True):
+                if group.is_cross:
+                    continue
+                for position in range(end - 1 if group.is_state else start, end):
+                    slot = 0 if group.is_state else position % group.block_size
+                    for memory in self.memories:
+                        for head in memory.heads:
+                            memory.cells(table[position // group.block_size], head)[slot] = POISON
 
     def moved(self, event: Moved) -> None:
         self.hear(self.scheduler.moved(event))
@@ -139,7 +160,7 @@ class Rig:
         self.manager.check()
         for request_id, row in self.worker.rows.items():
             sequence = self.scheduler.roster.sequences.get(request_id)
-            if sequence is None or not sequence.on_worker or self.plans:
+            if self.plans or sequence is None or sequence.worthless or not sequence.on_worker:
                 continue
             for mine, theirs in zip(
                 self.manager.get_block_ids(request_id), row.tables, strict=True

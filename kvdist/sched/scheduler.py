@@ -171,20 +171,22 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """The next step; None if all that could run waits for a step or for bytes."""
-        if self.steps.num_running >= self.settings.max_steps_in_flight:
-            return None
         roster = self.roster
-        if not (roster.running or roster.waiting):
-            return None
-        step = self.steps.open()
-        self.manager.new_step_starts(step.number)
-        planning = Planning(step, self.manager, self.settings.max_num_batched_tokens)
-        self._planner.fill(planning)
-        copies = tuple(self.manager.take_block_copies())
-        if planning.scheduled or copies:
-            return planning.plan(copies, self.roster.rows, self.settings.num_lookahead_tokens)
-        step.result = StepResult(step.number)
-        self._settle_what_is_over()
+        while roster.running or roster.waiting:
+            if self.steps.num_running >= self.settings.max_steps_in_flight:
+                return None
+            step = self.steps.open()
+            self.manager.new_step_starts(step.number)
+            planning = Planning(step, self.manager, self.settings.max_num_batched_tokens)
+            self._planner.fill(planning)
+            copies = tuple(self.manager.take_block_copies())
+            if planning.scheduled or copies:
+                return planning.plan(copies, roster.rows, self.settings.num_lookahead_tokens)
+            step.result = StepResult(step.number)
+            self._settle_what_is_over()
+            if self.steps or not step.parts:
+                return None
+            # Some ended with nothing to compute, and left their place to others.
         return None
 
     # -- a step is over ------------------------------------------------------------------------
