@@ -64,7 +64,7 @@ class Owner:
         """A new pool takes the place of the last; in a region, where there are any."""
         self._let_go()
         number = None
-        if self._transport.capabilities.one_sided_reads:
+        if self._link.capabilities.one_sided_reads:
             self._region = self._transport.allocate(pattern.pool_bytes)
             pool = self._region.view
             number = await self._link.share(self._region)

@@ -120,6 +120,7 @@ class Link(ABC):
     """One established connection; the same object on both sides."""
 
     peer: Peer
+    #: What this link can do: at most what its transport can.
     capabilities: Capabilities
 
     @abstractmethod

@@ -203,6 +203,8 @@ _SIGNATURES: Final[dict[str, _Signature]] = {
     "ucp_ep_query": (_STATUS, [_HANDLE, POINTER(EpAttr)]),
     "ucp_tag_send_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _PARAM]),
     "ucp_tag_recv_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, c_uint64, _PARAM]),
+    "ucp_tag_probe_nb": (_HANDLE, [_HANDLE, c_uint64, c_uint64, c_int, POINTER(TagRecvInfo)]),
+    "ucp_tag_msg_recv_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, _HANDLE, _PARAM]),
     "ucp_get_nbx": (_HANDLE, [_HANDLE, _HANDLE, c_size_t, c_uint64, _HANDLE, _PARAM]),
     "ucp_request_check_status": (_STATUS, [_HANDLE]),
     "ucp_tag_recv_request_test": (_STATUS, [_HANDLE, POINTER(TagRecvInfo)]),
@@ -215,6 +217,16 @@ _SIGNATURES: Final[dict[str, _Signature]] = {
     "ucp_ep_rkey_unpack": (_STATUS, [_HANDLE, c_char_p, POINTER(_HANDLE)]),
     "ucp_rkey_destroy": (None, [_HANDLE]),
 }
+
+
+#: What ucxx has put into the environment while it was imported: no wishes of the user's.
+_PUT_BY_UCXX: Final[dict[str, str]] = {}
+
+
+def environment() -> dict[str, str]:
+    """What the user says to UCX, among other things."""
+    put = _PUT_BY_UCXX.items()
+    return {name: value for name, value in os.environ.items() if (name, value) not in put}
 
 
 def ucxx() -> Any:
@@ -230,8 +242,10 @@ def library() -> Any:
     quieten = "UCX_LOG_LEVEL" not in os.environ
     if quieten:
         os.environ["UCX_LOG_LEVEL"] = "fatal"
+    before = dict(os.environ)
     try:
         ucxx()
+        _PUT_BY_UCXX.update(os.environ.items() - before.items())
     except ImportError as error:
         raise Unsupported(f"{INSTALL} ({error})") from None
     finally:

@@ -2,21 +2,27 @@
 
 Owns:   per transport one UCX context; per link a worker with its endpoint, and a socket.
 Knows nothing of: blocks; how a worker is progressed (`ucx_worker`).
-Heads:  small tagged messages. Bodies: tagged lists of pieces, straight from and into the buffers.
-Tags:   high 48 bits a number that the receiver drew for this link, low 16 bits head or body; they
-        are matched in full, on a worker that serves this link alone.
+Heads:  small tagged messages, with small bodies at their end. Other bodies: tagged lists of pieces,
+        straight from and into the buffers, then a *commit*.
+Commit: a piece may be fetched by the receiver, from the sender's memory, whenever it comes to it,
+        even when the sender has let go of it. So a body counts only when the sender has said that
+        all of it was sent.
+Tags:   high 48 bits a number that the receiver drew for this link, low 16 bits head, body or
+        commit; they are matched in full, on a worker that serves this link alone.
 Source: the verbs and settings were chosen by measuring them, see the benchmarks.
 """
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import logging
 import os
 import secrets
 import socket
 import struct
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +30,11 @@ from transports import ucp
 from transports.address import Address
 from transports.api import Capabilities, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
-from transports.buffers import Cursor
+from transports.buffers import Cursor, copy, total
 from transports.config import SessionConfig
+from transports.device import on_device
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError, Unsupported
-from transports.frame import HEAD_BYTES, MAX_META_BYTES
+from transports.frame import HEAD_BYTES, MAX_META_BYTES, meta_bytes
 from transports.sockets import dialled, listening, tune
 from transports.stream import Door
 from transports.ucx_bootstrap import Bootstrap
@@ -35,6 +42,8 @@ from transports.ucx_context import Context
 from transports.ucx_memory import PIECE_BYTES, Piece, pieces
 from transports.ucx_operation import Flush, Receive, Send
 from transports.ucx_region import RemoteUcxRegion, UcxRegion
+from transports.ucx_settings import MOST_EAGER
+from transports.ucx_unread import Unread, most_bytes
 from transports.ucx_worker import Worker
 from transports.wire import RemoteRegion, Wire
 
@@ -42,13 +51,21 @@ logger = logging.getLogger(__name__)
 
 #: version, tag under which we receive, boot id of our machine; the worker's address follows.
 _INTRODUCTION = struct.Struct("<BQ36s")
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_ADDRESS_BYTES: Final = 32 << 10
-_HEAD, _BODY = 0, 1
+_HEAD, _BODY, _COMMIT = 0, 1, 2
+#: A head with the most meta, or one with a small body at its end.
+_MAX_MESSAGE_BYTES: Final = max(HEAD_BYTES + MAX_META_BYTES, MOST_EAGER)
 #: The first thing that is said over UCX, both ways: the lanes work.
 _GREETING: Final = b"ucx works"
+#: The second: whether the side that says it can read the other's memory.
+_READS, _NO_READS = b"reads", b"no reads"
+_COMMITTED: Final = memoryview(b"sent")
 #: Transports that only join processes of one host.
 _SHARED_MEMORY: Final = frozenset({"posix", "sysv", "cma", "xpmem", "knem", "self"})
+#: Transports that read a peer's memory without its doing. Over all others UCX has the peer's worker
+#: answer each read, and a reader that goes in the middle of it can take that process down.
+_READING: Final = frozenset({"cma", "knem", "rc_verbs", "rc_mlx5", "dc_mlx5"})
 #: Through shared memory a part this large takes a few ms, and a new one costs half of one.
 _PART_BYTES: Final = 32 << 20
 #: After a goodbye: what was flushed has long arrived by then.
@@ -58,7 +75,9 @@ _LINGER_S: Final = 1.0
 class UcxWire(Wire):
     """One side of a link."""
 
-    def __init__(self, context: Context, bootstrap: Bootstrap, address: str) -> None:
+    def __init__(
+        self, context: Context, bootstrap: Bootstrap, address: str, window_bytes: int
+    ) -> None:
         self.peer_address = address
         self.capabilities = context.capabilities
         #: Transport and device of each lane in use, once there are any.
@@ -69,8 +88,12 @@ class UcxWire(Wire):
         self._bootstrap = bootstrap
         self._worker: Worker | None = None
         self._error: TransportError | None = None
+        self._window_bytes = window_bytes
         self._tag_in = self._tag_out = 0
-        self._head = bytearray(HEAD_BYTES + MAX_META_BYTES)
+        self._head = bytearray(_MAX_MESSAGE_BYTES)
+        #: The body that came with the last head.
+        self._small = b""
+        self._commit = bytearray(len(_COMMITTED))
         self._linger: asyncio.TimerHandle | None = None
         bootstrap.on_end = self._on_hung_up
 
@@ -79,8 +102,8 @@ class UcxWire(Wire):
     async def trusted(self) -> None:
         """See `Wire.trusted`: bring up UCX, and let it show that it works in both directions."""
         self._check()
-        worker = self._worker = self._make_worker()
         self._tag_in = secrets.randbits(48) << 16
+        worker = self._worker = self._make_worker()
         ours = _INTRODUCTION.pack(_VERSION, self._tag_in, _boot_id())
         self._bootstrap.send(ours + worker.address())
         theirs = await self._bootstrap.receive()
@@ -90,27 +113,50 @@ class UcxWire(Wire):
         if version != _VERSION:
             raise RemoteProtocol(f"introduction of version {version}, we speak {_VERSION}")
         worker.connect(theirs[_INTRODUCTION.size :])
-        await self.send(_GREETING)
-        if await self.recv_head() != _GREETING:
+        if await self._exchange(worker, _GREETING) != _GREETING:
             raise RemoteProtocol("no greeting over UCX")
-        self._look_at_lanes(worker, boot_id == _boot_id())
+        self.lanes = worker.lanes()
+        await self._agree_on_reads(worker)
+        self._look_at_lanes(boot_id == _boot_id())
 
     def _make_worker(self) -> Worker:
+        tags = [self._tag_in | each for each in (_HEAD, _BODY, _COMMIT)]
+        unread = Unread(tags, most_bytes(self._window_bytes))
         try:
-            return Worker(self._context.handle, self._break)
+            return Worker(self._context.handle, unread, self._break)
         except Unsupported:
             self._context.renew()
-            return Worker(self._context.handle, self._break)
+            return Worker(self._context.handle, unread, self._break)
 
-    def _look_at_lanes(self, worker: Worker, same_host: bool) -> None:
-        self.lanes = worker.lanes()
-        names = {lane.partition("/")[0] for lane in self.lanes}
-        if names & _SHARED_MEMORY:
+    async def _exchange(self, worker: Worker, message: bytes) -> bytes:
+        """Say something, and hear the same kind of thing from the peer."""
+        sending = self._start(worker, message)
+        answer = await self._recv_message(worker)  # each side may wait for the other to fetch
+        await sending.result()
+        return answer
+
+    async def _agree_on_reads(self, worker: Worker) -> None:
+        """There are reads on this link if both sides have lanes for them."""
+        here = bool(self._transports() & _READING)
+        answer = await self._exchange(worker, _READS if here else _NO_READS)
+        if answer not in (_READS, _NO_READS):
+            raise RemoteProtocol("a peer that doesn't say whether it reads")
+        both = here and answer == _READS
+        self.capabilities = dataclasses.replace(self.capabilities, one_sided_reads=both)
+
+    def _transports(self) -> set[str]:
+        return {lane.partition("/")[0] for lane in self.lanes}
+
+    def _look_at_lanes(self, same_host: bool) -> None:
+        over_memory = bool(self._transports() & _SHARED_MEMORY)
+        if over_memory:
             self.least_part_bytes = _PART_BYTES
-        elif same_host and "UCX_TLS" not in os.environ:
+        full = over_memory and self.capabilities.one_sided_reads
+        if same_host and not full and "UCX_TLS" not in os.environ:
             self.concern = (
-                f"UCX goes through {', '.join(self.lanes)} within one host; do both processes see "
-                "the same /dev/shm and each other's pid?"
+                f"UCX goes through {', '.join(self.lanes)} within one host, so bodies are copied "
+                "more often than they need be and there are no one-sided reads; do both processes "
+                "see the same /dev/shm, and may they read each other's memory (ptrace)?"
             )
             logger.warning("%s: %s", self.peer_address, self.concern)
         logger.info("%s: lanes %s", self.peer_address, ", ".join(self.lanes))
@@ -120,23 +166,30 @@ class UcxWire(Wire):
     async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
         """See `Wire.send`."""
         self._check()
-        if self._worker is None:
+        worker = self._worker
+        if worker is None:
             self._bootstrap.send(head)
-            return
-        sending = Send(self._outgoing(head, body))
-        self._worker.start(sending)
-        await sending.result()
+        elif len(head) + total(body) <= self._context.eager_bytes and not on_device(body):
+            await self._start(worker, b"".join((head, *body))).result()
+        else:
+            await self._start(worker, head, body).result()
+            if body:  # the receiver has it, or UCX has a copy
+                commit = Send(iter([(self._tag_out | _COMMIT, Piece([_COMMITTED]))]))
+                worker.start(commit)
+                await commit.result()
 
     async def send_part(self, head: bytes, body: Sequence[memoryview], num_bytes: int) -> None:
         """See `Wire.send_part`: a head, and each piece of a body, goes whole or not at all."""
         self._check()
         if self._worker is not None and num_bytes >= len(head):
             whole = (num_bytes - len(head)) // PIECE_BYTES * PIECE_BYTES
-            await self.send(head, Cursor(body).peek(whole))
+            await self._start(self._worker, head, Cursor(body).peek(whole)).result()
 
-    def _outgoing(self, head: bytes, body: Sequence[memoryview]) -> Iterator[tuple[int, Piece]]:
-        yield self._tag_out | _HEAD, Piece([memoryview(head)])
-        yield from pieces(self._tag_out | _BODY, body)
+    def _start(self, worker: Worker, head: bytes, body: Sequence[memoryview] = ()) -> Send:
+        message = (self._tag_out | _HEAD, Piece([memoryview(head)]))
+        sending = Send(itertools.chain([message], pieces(self._tag_out | _BODY, body)))
+        worker.start(sending)
+        return sending
 
     async def recv_head(self) -> bytes:
         """See `Wire.recv_head`."""
@@ -145,17 +198,33 @@ class UcxWire(Wire):
             head = await self._bootstrap.receive()
             self.received_bytes += len(head)
             return head
+        if self._small:
+            raise RemoteProtocol("a body that no head announced")
+        message = await self._recv_message(self._worker)
+        end = HEAD_BYTES + meta_bytes(message[:HEAD_BYTES])
+        self._small = message[end:]
+        return message[:end]
+
+    async def _recv_message(self, worker: Worker) -> bytes:
         place = (self._tag_in | _HEAD, Piece([memoryview(self._head)]))
         receiving = Receive(iter([place]), exact=False)
-        await self._receive(self._worker, receiving)
+        await self._receive(worker, receiving)
         return bytes(self._head[: receiving.length])
 
     async def recv_body(self, into: Sequence[memoryview]) -> None:
-        """See `Wire.recv_body`."""
+        """See `Wire.recv_body`; it returns when the body was committed."""
         self._check()
         if self._worker is None:
             raise RemoteProtocol("a body in the handshake")
-        await self._receive(self._worker, Receive(pieces(self._tag_in | _BODY, into)))
+        if small := self._small:
+            if len(small) != total(into):
+                raise RemoteProtocol("a body of another size than its head said")
+            self._small = b""
+            copy([memoryview(small)], into)
+            return
+        commit = (self._tag_in | _COMMIT, Piece([memoryview(self._commit)]))
+        body = pieces(self._tag_in | _BODY, into)
+        await self._receive(self._worker, Receive(itertools.chain(body, [commit])))
 
     async def _receive(self, worker: Worker, receiving: Receive) -> None:
         receiving.on_arrival = self._count
@@ -173,13 +242,23 @@ class UcxWire(Wire):
             raise LocalMisuse("not a region of this transport")
         if self._worker is None:
             raise LocalMisuse("no link yet")
+        self._check_reads()
         return region.describe(self._worker.context)
 
     def attach(self, description: bytes, size: int) -> RemoteRegion:
         """See `Wire.attach`."""
         if self._worker is None:
             raise RemoteProtocol("a region in the handshake")
+        self._check_reads()
         return RemoteUcxRegion(self._worker, description, size)
+
+    def _check_reads(self) -> None:
+        if not self.capabilities.one_sided_reads:
+            raise self.no_reads()
+
+    def no_reads(self) -> Unsupported:
+        """See `Wire.no_reads`."""
+        return Unsupported(f"no one-sided reads over {', '.join(self.lanes)}: send messages")
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -231,7 +310,8 @@ class UcxTransport(WireTransport):
     """`ucx://host:port`: where the socket is; UCX finds its own ways beside it."""
 
     scheme = "ucx"
-    #: Once the transport is in use also GPU memory, where there is a GPU.
+    #: Once the transport is in use also GPU memory, where there is a GPU. Whether there are reads
+    #: on a link depends on its lanes.
     capabilities = Capabilities(one_sided_reads=True)
 
     def __init__(self, config: SessionConfig) -> None:
@@ -264,7 +344,7 @@ class UcxTransport(WireTransport):
     async def dial(self, address: Address) -> Wire:
         """See `WireTransport.dial`."""
         sock = await dialled(address, self.config.handshake_s)
-        return UcxWire(self.context, Bootstrap(sock), str(address))
+        return self._wire(sock, str(address))
 
     async def bind(self, address: Address, on_wire: OnWire) -> Bound:
         """See `WireTransport.bind`."""
@@ -275,7 +355,10 @@ class UcxTransport(WireTransport):
     def _came_in(self, sock: socket.socket) -> Wire:
         tune(sock)
         host, port = sock.getpeername()[:2]
-        return UcxWire(self.context, Bootstrap(sock), str(Address("ucx", host, port)))
+        return self._wire(sock, str(Address("ucx", host, port)))
+
+    def _wire(self, sock: socket.socket, address: str) -> UcxWire:
+        return UcxWire(self.context, Bootstrap(sock), address, self.config.window_bytes)
 
     def allocate(self, size: int) -> Region:
         """See `Transport.allocate`."""

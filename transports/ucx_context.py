@@ -4,23 +4,26 @@ Owns:   the context, and older ones that workers or regions still use.
 Knows nothing of: workers, links.
 """
 
-import os
 from typing import Any
 
 from transports import ucp
 from transports.api import Capabilities
 from transports.errors import Unsupported
-from transports.ucx_settings import settings
+from transports.ucx_settings import eager_bytes, settings
 
 
 class Context:
     """See the module. Raises: Unsupported if UCX isn't there or can't start."""
 
     def __init__(self) -> None:
-        self._settings = settings(os.environ)  # ucxx, imported next, sets some variables itself
         self.library: Any = ucp.library()
+        self._settings = settings(ucp.environment())
         self._contexts: list[Any] = []
         self.renew()
+        #: What UCX makes of the settings.
+        self.config: dict[str, str] = self._contexts[0].config
+        #: Messages up to here don't stay in the sender's memory.
+        self.eager_bytes = eager_bytes(self.config["RNDV_THRESH"])
         has_gpu = "cuda" in self._contexts[0].info
         self.capabilities = Capabilities(one_sided_reads=True, device_memory=has_gpu)
 

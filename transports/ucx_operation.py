@@ -184,9 +184,12 @@ class Receive(Operation[tuple[int, Piece]]):
     def post(self, worker: "Worker", item: tuple[int, Piece]) -> int | None:
         """See `Operation.post`."""
         tag, piece = item
-        result: int | None = worker.library.ucp_tag_recv_nbx(
-            worker.handle, piece.address, piece.count, tag, ucp.FULL_MASK, piece.recv_param
-        )
+        place = (worker.handle, piece.address, piece.count)
+        result: int | None
+        if (message := worker.unread.next(tag)) is not None:
+            result = worker.library.ucp_tag_msg_recv_nbx(*place, message, piece.recv_param)
+        else:
+            result = worker.library.ucp_tag_recv_nbx(*place, tag, ucp.FULL_MASK, piece.recv_param)
         return result
 
     def size(self, item: tuple[int, Piece]) -> int:

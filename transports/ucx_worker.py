@@ -18,8 +18,9 @@ from ctypes import byref, c_int, c_size_t, c_void_p, sizeof, string_at
 from typing import Any, Final
 
 from transports import ucp
-from transports.errors import PeerLost, TransportError
+from transports.errors import PeerLost, RemoteProtocol, TransportError
 from transports.ucx_operation import Operation
+from transports.ucx_unread import Unread
 
 #: Standstill after which the worker sleeps. Waking takes longer than this; a longer one keeps
 #: other processes, perhaps the peer itself, from the core.
@@ -38,13 +39,19 @@ _ERROR_HANDLING_PEER: Final = 1
 class Worker:
     """See the module. `on_broken` is called once, from the loop, when the endpoint has failed."""
 
-    def __init__(self, context: int, on_broken: Callable[[TransportError], None]) -> None:
+    def __init__(
+        self, context: int, unread: Unread, on_broken: Callable[[TransportError], None]
+    ) -> None:
         self._lib = lib = ucp.library()
         self.context = context
+        #: What has come and wasn't asked for.
+        self.unread = unread
         self._loop = asyncio.get_running_loop()
         self._on_broken: Callable[[TransportError], None] | None = on_broken
         self._operations: list[Operation[Any]] = []
         self._scheduled = False
+        #: Something came in with the last turn.
+        self._came = False
         self._moved_at = 0.0
         self._failure = 0
         self._rkeys: set[int] = set()
@@ -145,12 +152,17 @@ class Worker:
         """Let UCX work, see what has ended, decide when to come again."""
         if not self.handle:
             return
+        # Before more comes in: what there was a receive for, has been taken since.
+        if self._came and (flood := self._flood()) is not None:
+            self._fail(flood)
+            return
         progress, handle, calls = self._lib.ucp_worker_progress, self.handle, 0
         while calls < _CALLS_PER_TURN and progress(handle):
             calls += 1
-        moved = calls > 0
+        moved = self._came = calls > 0
         if self._failure:
-            self._fail()
+            error = ucp.error_of(self._failure, "endpoint")
+            self._fail(error if isinstance(error, PeerLost) else PeerLost(str(error)))
             return
         for operation in list(self._operations):
             moved |= operation.turn(self)
@@ -176,10 +188,17 @@ class Worker:
         """Called by UCX in the middle of its work: only note it."""
         self._failure = self._failure or status
 
-    def _fail(self) -> None:
-        error = ucp.error_of(self._failure, "endpoint")
+    def _flood(self) -> RemoteProtocol | None:
+        """Count what nobody asked for; the error, if it is more than there can be."""
+        try:
+            self.unread.take_in(self._lib, self.handle)
+        except RemoteProtocol as error:
+            return error
+        return None
+
+    def _fail(self, error: TransportError) -> None:
         assert self._on_broken is not None, "no turns after the end"
-        self._on_broken(error if isinstance(error, PeerLost) else PeerLost(str(error)))
+        self._on_broken(error)
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -195,7 +214,7 @@ class Worker:
         for operation in self._operations:
             operation.cancel(self, reason)
         for _ in range(_CALLS_TO_DRAIN):
-            if not any(operation.under_way for operation in self._operations):
+            if not any(operation.under_way for operation in self._operations) or self._flood():
                 break
             self._lib.ucp_worker_progress(self.handle)
             for operation in self._operations:

@@ -69,6 +69,7 @@ class WrappedWire(Wire):
     async def trusted(self) -> None:
         """See `Wire.trusted`."""
         await self.inner.trusted()
+        self.capabilities = self.inner.capabilities  # it may have found out only now
 
     async def send(self, head: bytes, body: Sequence[memoryview] = ()) -> None:
         """See `Wire.send`."""

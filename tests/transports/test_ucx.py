@@ -64,6 +64,18 @@ async def _bye(pair: Linked) -> None:
         await pair.far.recv()
 
 
+async def _no_reads(pair: Linked) -> None:
+    """Neither side offers them or asks for them, and the link goes on."""
+    region = pair.far_transport.allocate(1000)
+    for link in (pair.near, pair.far):
+        assert not link.capabilities.one_sided_reads
+        with pytest.raises(Unsupported):
+            link.read(1, [Span(0, 1)], [bytearray(1)])
+    with pytest.raises(Unsupported):
+        await pair.far.share(region)
+    await _talk(pair, 10)
+
+
 # -- memory --------------------------------------------------------------------------------------
 
 
@@ -148,14 +160,7 @@ def test_tcp_where_the_user_wants_it(
         async with linked(HERE) as pair:
             assert {lane.partition("/")[0] for lane in _wire(pair.near).lanes} == {"tcp"}
             await _talk(pair)
-            region = pair.far_transport.allocate(1000)
-            region.view[:] = b"r" * 1000
-            number = await pair.far.share(region)
-            await pair.far.send(1)
-            await pair.near.recv()
-            target = bytearray(1000)
-            await pair.near.read(number, [Span(0, 1000)], [target]).wait()
-            assert target == b"r" * 1000
+            await _no_reads(pair)
             await _bye(pair)
 
     monkeypatch.setenv("UCX_TLS", "tcp")
@@ -164,16 +169,25 @@ def test_tcp_where_the_user_wants_it(
     assert not caplog.records
 
 
-def test_tcp_within_one_host_is_never_silent(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "missing",
+    [
+        # nothing but tcp; nothing that reads
+        ["POSIX_ERROR_HANDLING", "CMA_MEMORY_INVALIDATE"],
+        ["CMA_MEMORY_INVALIDATE"],
+    ],
+)
+def test_slow_lanes_within_one_host_are_never_silent(
+    missing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with linked(HERE) as pair:
             assert "within one host" in _wire(pair.near).concern
             await _talk(pair)
+            await _no_reads(pair)
             await _bye(pair)
 
-    for name in ("POSIX_ERROR_HANDLING", "SYSV_ERROR_HANDLING", "CMA_MEMORY_INVALIDATE"):
+    for name in missing:
         monkeypatch.setenv(f"UCX_{name}", "n")
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
