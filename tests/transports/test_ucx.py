@@ -23,6 +23,7 @@ from transports.errors import (
     LocalMisuse,
     PeerClosed,
     PeerLost,
+    RegionClosed,
     RemoteProtocol,
     Unreachable,
     Unsupported,
@@ -32,6 +33,7 @@ from transports.registry import make_transport
 from transports.ucx import UcxTransport, UcxWire
 from transports.ucx_bootstrap import MAX_FRAME_BYTES
 from transports.ucx_memory import PIECE_BYTES, address_of, gets, pieces, runs
+from transports.ucx_operation import Get
 from transports.ucx_settings import settings
 
 pytestmark = pytest.mark.skipif(
@@ -356,6 +358,34 @@ def test_a_region_that_lies_about_its_address(monkeypatch: pytest.MonkeyPatch, w
             assert not any(target)
 
     monkeypatch.setattr(ucx_region.UcxRegion, "describe", lie)
+    asyncio.run(main())
+
+
+def test_a_closed_region_is_let_go_of_when_its_gets_have_ended() -> None:
+    """No more are posted; those under way can't be stopped, and use its handle."""
+    started: list[Get] = []
+    dropped: list[int] = []
+
+    class Idle:
+        unpack = staticmethod(lambda _: 77)
+        start = staticmethod(started.append)
+        drop = staticmethod(dropped.append)
+
+    async def main() -> None:
+        region = ucx_region.RemoteUcxRegion(Idle(), bytes(100), 1000)  # type: ignore[arg-type]
+        reads = [region.read(matched([Span(0, 5)], [memoryview(bytearray(5))], 1000)) for _ in "12"]
+        region.close(RegionClosed("by its owner"))
+        for read in reads:
+            with pytest.raises(RegionClosed):
+                await read.wait()
+        quiet = asyncio.create_task(region.quiet())
+        for getting in started:
+            await asyncio.sleep(0)
+            assert not quiet.done() and not dropped
+            getting.forget()
+        await quiet
+        assert dropped == [77]
+
     asyncio.run(main())
 
 

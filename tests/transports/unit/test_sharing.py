@@ -14,6 +14,7 @@ from transports.errors import LocalMisuse, PeerClosed, PeerLost, RegionClosed, R
 from transports.frame import Type
 from transports.ledger import MAX_REGIONS
 from transports.link import WireLink
+from transports.mapped import MappedRegion
 from transports.memory import MemoryRegion
 from transports.shm import ShmRegion
 
@@ -256,5 +257,34 @@ def test_reads_are_quiet_before_goodbye(who: str) -> None:
             assert target[0] and b"y" not in target
             with pytest.raises((PeerClosed, LocalMisuse)):
                 raw.link.read(1, [Span(0, 5)], [bytearray(5)])
+
+    _run(test)
+
+
+def test_a_region_that_is_not_quiet_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read no more, the peer isn't told, and the link goes on; other regions wait."""
+    still: dict[int, asyncio.Event] = {}
+
+    async def quiet(self: MappedRegion) -> None:
+        await still.setdefault(self.size, asyncio.Event()).wait()
+
+    monkeypatch.setattr(MappedRegion, "quiet", quiet)
+
+    async def test() -> None:
+        async with raw_peer() as raw:
+            for size in (1, 2):
+                await raw.peer.share(size)
+                await raw.peer.say(Type.UNSHARE, argument=size)
+            await raw.peer.say(Type.MESSAGE)
+            await raw.link.recv()
+            with pytest.raises(RegionClosed):
+                raw.link.read(1, [Span(0, 1)], [bytearray(1)])
+            await raw.link.send(7)
+            assert (await raw.peer.hear())[0].type is Type.MESSAGE
+            for size in (1, 2):
+                await _turns()
+                still[size].set()
+                frame, _ = await raw.peer.hear(Type.UNSHARED)
+                assert frame.argument == size
 
     _run(test)
