@@ -30,22 +30,12 @@ FLOW: Final[list[Check]] = flow.CHECKS
 ENDING: Final[list[Check]] = ending.CHECKS
 CANCELLING: Final[list[Check]] = cancelling.CHECKS
 MEETING: Final[list[Check]] = meeting.CHECKS
-READS: Final[list[Check]] = [*regions.CHECKS, *reading.CHECKS]
-CLOSING: Final[list[Check]] = closing.CHECKS
+READS: Final[list[Check]] = [*regions.CHECKS, *reading.CHECKS, *closing.CHECKS]
 LOOPS: Final[list[Check]] = loops.CHECKS
 #: These bring faults of their own.
 BREAKING: Final[list[Check]] = [*breaking.CHECKS, *lying.CHECKS]
 
-PLAIN: Final[list[Check]] = [
-    *MESSAGES,
-    *FLOW,
-    *ENDING,
-    *CANCELLING,
-    *MEETING,
-    *READS,
-    *CLOSING,
-    *LOOPS,
-]
+PLAIN: Final[list[Check]] = [*MESSAGES, *FLOW, *ENDING, *CANCELLING, *MEETING, *READS, *LOOPS]
 CHECKS: Final[list[Check]] = [*PLAIN, *BREAKING]
 
 

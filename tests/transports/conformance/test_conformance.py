@@ -15,7 +15,7 @@ from transports.errors import Unsupported
 from transports.faults import ALWAYS, Fault, Kind, Plan
 from transports.registry import TRANSPORTS, make_transport
 from transports.testing import CHECKS, Check, Setup, run
-from transports.testing.conformance import CANCELLING, CLOSING, ENDING, FLOW, MESSAGES, PLAIN
+from transports.testing.conformance import CANCELLING, ENDING, FLOW, MESSAGES, PLAIN
 from transports.testing.flow import check_cancelled_messages_return_their_credit
 
 #: UCX takes long to connect: its variants are left to a run that has time.
@@ -69,16 +69,6 @@ def _name(check: Any) -> str:
 @pytest.mark.parametrize("check", CHECKS, ids=_name)
 @pytest.mark.parametrize("scheme", TRANSPORTS)
 def test_promise(setup: Setup, check: Check) -> None:
-    asyncio.run(run(check, setup))
-
-
-@pytest.mark.parametrize("check", CLOSING, ids=_name)
-@pytest.mark.parametrize("scheme", ["ucx"])
-def test_promise_where_the_owner_serves_reads(
-    setup: Setup, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over tcp UCX reads by asking the owner's process: a read lasts as long as that takes."""
-    monkeypatch.setenv("UCX_TLS", "tcp")
     asyncio.run(run(check, setup))
 
 
