@@ -33,7 +33,7 @@ class SchedulerConfig:
     #: Slots behind the last token that a drafter may write, and most drafts a step; 0: no drafts.
     num_lookahead_tokens: int = 0
     policy: Literal["fcfs", "priority"] = "fcfs"
-    #: A sequence that took part in more failed steps than that ends with an error.
+    #: A sequence with which more steps than that fail, one after the other, ends with an error.
     max_failed_steps: int = 3
 
     def __post_init__(self) -> None:

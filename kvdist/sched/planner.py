@@ -15,6 +15,7 @@ from kvdist.cache import CacheHit, FullAttentionSpec, KVCacheBlocks
 from kvdist.sched.admission import Admission
 from kvdist.sched.budget import Chunks, SchedulerConfig
 from kvdist.sched.planning import Planning
+from kvdist.sched.roles import NoRemoteCache
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
 from kvdist.sched.steps import Part
@@ -31,6 +32,8 @@ class Planner:
         self.max_drafts = min(settings.num_lookahead_tokens, self._chunks.max_drafts)
         self._roster = roster
         self._waiting = roster.waiting
+        #: Nothing is ever loaded, so without a place nobody's turn can come.
+        self._alone = isinstance(roster.remote_cache, NoRemoteCache)
         self._manager = roster.manager
         self._remote_cache = roster.remote_cache
         self._num_lookahead_tokens = settings.num_lookahead_tokens
@@ -130,6 +133,8 @@ class Planner:
     def _plan_others(self, planning: Planning) -> None:
         """In order; only who waits for a remote cache, or for a place among loads, is passed."""
         for sequence in self._waiting.others:
+            if self._alone and not self._has_place(planning):
+                return
             hit = self._manager.get_computed_blocks(sequence.request)
             num_external_tokens = self._match(sequence, hit)
             if num_external_tokens is None:

@@ -12,7 +12,7 @@ Source: the queues of vLLM's scheduler (vllm/v1/core/sched/scheduler.py, 0.32).
 
 from dataclasses import dataclass
 
-from kvdist.cache import KVCacheManager
+from kvdist.cache import KVCacheManager, MambaSpec
 from kvdist.ids import BlockId, RequestId
 from kvdist.sched.loads import Loads
 from kvdist.sched.output import Outputs
@@ -57,6 +57,9 @@ class Roster:
         self.outputs = Outputs()
         self.stats = SchedulerStats()
         self._max_failed_steps = max_failed_steps
+        self._has_states = any(
+            isinstance(group.kv_cache_spec, MambaSpec) for group in manager.config.kv_cache_groups
+        )
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -149,11 +152,16 @@ class Roster:
         elif before is not SequenceStatus.LOADING:
             self.waiting.remove(sequence)
         tables = self.tables(sequence)
-        if self.remote_cache.finished(sequence, tables, sequence.num_settled_tokens):
+        if self.remote_cache.finished(sequence, tables, self._num_lendable(sequence)):
             self.loads.lend(block_id for table in tables for block_id in table if block_id)
         if sequence.request_id not in self.loads:
             self._free(sequence)
         self.outputs.add(sequence, token_ids, reason)
+
+    def _num_lendable(self, sequence: Sequence) -> int:
+        """Tokens whose K/V are in its blocks and stay so: states move on with steps in flight."""
+        overtaken = self._has_states and sequence.num_parts_in_flight
+        return 0 if overtaken else sequence.num_settled_tokens
 
     def _wait_again(self, sequence: Sequence, event: SequenceEvent) -> None:
         sequence.on(event)

@@ -256,6 +256,7 @@ class Scheduler:
             sequence.num_failures += 1
             self.roster.recompute(sequence)
             return
+        sequence.num_failures = 0
         request.num_computed_tokens -= outcome.num_rejected
         if outcome.token_ids:
             request.append_output_token_ids(outcome.token_ids)

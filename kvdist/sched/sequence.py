@@ -202,7 +202,7 @@ class Sequence:
         self.on_worker = False
         #: It has to be computed anew as soon as nobody reads its blocks.
         self.worthless = False
-        #: Steps that failed with it.
+        #: Steps that failed with it, one after the other.
         self.num_failures = 0
 
     @property

@@ -40,7 +40,7 @@ class StubWorker:
     ) -> None:
         self.model = ModelContents(config, sum(len(memory.heads) for memory in memories))
         self.rows: dict[RequestId, _Row] = {}
-        self._memories = tuple(memories)
+        self.memories = tuple(memories)
         self._num_drafts = num_drafts
         by_head = {head: memory for memory in memories for head in memory.heads}
         #: The order of `ModelContents`: group by group, head by head.
@@ -53,7 +53,7 @@ class StubWorker:
         for request_id in (*plan.finished_request_ids, *plan.preempted_request_ids):
             self.rows.pop(request_id, None)
         for copy in plan.block_copies:
-            for memory in self._memories:
+            for memory in self.memories:
                 memory.copy(copy.source, copy.target)
         for new in plan.new_sequences:
             self._introduce(new)

@@ -130,14 +130,16 @@ class FakeRemote:
             return
         links = chain(sequence.request.all_token_ids[:num_tokens])
         for group, table in zip(self.model.groups, tables, strict=True):
-            if group.is_cross or group.is_state:
+            if group.is_cross:
                 continue
             size, first = group.block_size, group.first_read(num_tokens)
+            if group.is_state:
+                first = num_tokens - 1
             for memory in self.memories:
                 for head in memory.heads:
                     wanted = group.cells(links[first:], head)
                     found = [
-                        memory.cells(table[p // size], head)[p % size]
+                        memory.cells(table[p // size], head)[0 if group.is_state else p % size]
                         for p in range(first, num_tokens)
                     ]
                     assert found == wanted, f"{sequence}: group {group.group_id}"
