@@ -1,0 +1,232 @@
+"""Whose turn it is, and who has to make room."""
+
+from typing import Any
+
+from kvdist.sched.budget import SchedulerConfig
+from kvdist.sched.plan import StepPlan
+from kvdist.sched.roles import Loaded, LoadFailed, LoadQuiet
+from kvdist.sched.sequence import Sequence, SequenceStatus
+from tests.make import full, mamba
+from tests.model.fake_remote import FakeRemote
+from tests.rig import Rig
+
+
+def node(
+    num_blocks: int = 20, *specs: Any, remote: FakeRemote | None = None, **settings: Any
+) -> Rig:
+    config = SchedulerConfig(**{"max_num_batched_tokens": 16, "max_steps_in_flight": 1, **settings})
+    rig = Rig(*specs, settings=config, remote_cache=remote, num_blocks=num_blocks + 1)
+    if remote is not None:
+        remote.model, remote.memories = rig.worker.model, rig.memories
+    return rig
+
+
+def scheduled(plan: StepPlan | None) -> dict[str, int]:
+    assert plan is not None
+    return {s.request_id: s.num_tokens for s in plan.scheduled}
+
+
+def names(*sequences: Sequence) -> list[str]:
+    return [sequence.request_id for sequence in sequences]
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def test_prompts_are_cut_to_the_budget() -> None:
+    rig = node()
+    first, second = rig.add([1] * 20)[0], rig.add([2] * 10)[0]
+    assert scheduled(rig.plan()) == {first.request_id: 16}
+    rig.run_oldest()
+    assert scheduled(rig.plan()) == {first.request_id: 4, second.request_id: 10}
+    rig.run_to_the_end()
+
+
+def test_without_chunks_a_prompt_waits_until_it_fits() -> None:
+    rig = node(enable_chunked_prefill=False)
+    first, second = rig.add([1] * 10, max_new_tokens=2)[0], rig.add([2] * 8)[0]
+    assert scheduled(rig.plan()) == {first.request_id: 10}
+    rig.run_oldest()
+    assert scheduled(rig.plan()) == {first.request_id: 1, second.request_id: 8}
+    rig.run_to_the_end()
+
+
+def test_no_more_run_than_may() -> None:
+    rig = node(max_num_seqs=2)
+    sequences = [rig.add([i] * 3)[0] for i in range(3)]
+    assert list(scheduled(rig.plan())) == names(*sequences[:2])
+    rig.run_to_the_end()
+
+
+def test_first_come_first_served_or_by_priority() -> None:
+    for policy, order in (("fcfs", [0, 1, 2]), ("priority", [2, 0, 1])):
+        rig = node(policy=policy)
+        sequences = [rig.add([i] * 8, priority=p)[0] for i, p in enumerate((1, 1, 0))]
+        assert list(scheduled(rig.plan())) == names(*(sequences[i] for i in order[:2]))
+        rig.run_to_the_end()
+
+
+def test_nobody_passes_one_that_lacks_blocks() -> None:
+    rig = node(8)
+    running = rig.add([1] * 15, max_new_tokens=9)[0]
+    large, small = rig.add([2] * 20)[0], rig.add([3] * 2)[0]
+    assert list(scheduled(rig.plan())) == names(running)
+    rig.run_oldest()
+    assert list(scheduled(rig.plan())) == names(running)
+    assert large.status is small.status is SequenceStatus.WAITING
+    rig.run_to_the_end()
+
+
+def test_with_overlap_the_next_token_is_planned_before_the_last_is_known() -> None:
+    rig = node(max_steps_in_flight=2)
+    rig.add([1] * 4, max_new_tokens=2)
+    first, second = rig.plan(), rig.plan()
+    assert first is not None and second is not None
+    assert second.scheduled[0].num_computed_tokens == 4
+    assert rig.plan() is None, "two steps at most, and no third token is wanted"
+    rig.run_oldest()
+    assert rig.plan() is None
+    rig.run_to_the_end()
+    assert rig.scheduler.stats.num_stale_outputs == 0
+
+
+def test_a_stop_token_makes_what_was_planned_after_it_stale() -> None:
+    rig = node(max_steps_in_flight=2)
+    rig.add([1] * 4, max_new_tokens=9, stop_at=2)
+    rig.run_to_the_end()
+    assert rig.scheduler.stats.num_stale_outputs == 1
+
+
+def test_sequences_of_one_request_share_its_prompt() -> None:
+    rig = node()
+    sequences = rig.add([1] * 12, n=3)
+    assert list(scheduled(rig.plan()).values()) == [12, 4]
+    tables = [rig.manager.get_block_ids(name)[0] for name in names(*sequences[:2])]
+    assert tables[0][:2] == tables[1][:2]
+    rig.run_to_the_end()
+
+
+def test_a_state_that_this_step_computes_is_hit_later() -> None:
+    rig = node(20, full(), mamba())
+    _, second = rig.add([1] * 9, n=2)
+    assert list(scheduled(rig.plan()).values()) == [8]
+    while second.status is SequenceStatus.WAITING:
+        rig.run_oldest()
+        plan = rig.plan()
+    assert plan is not None and plan.scheduled[-1].num_computed_tokens == 8
+    rig.run_to_the_end()
+
+
+def test_each_feature_can_be_off() -> None:
+    for off in (
+        {"enable_caching": False},
+        {"settings": SchedulerConfig(max_num_batched_tokens=64, enable_chunked_prefill=False)},
+        {"settings": SchedulerConfig(max_steps_in_flight=1)},
+        {"settings": SchedulerConfig(num_lookahead_tokens=2)},
+    ):
+        rig = Rig(**off)
+        rig.add([1] * 20, n=2)
+        rig.run_to_the_end()
+
+
+# -- making room -----------------------------------------------------------------------------------
+
+
+def test_the_last_makes_room_and_comes_back_to_its_place() -> None:
+    rig = node(8)
+    first, last = rig.add([1] * 7, max_new_tokens=20)[0], rig.add([2] * 7, max_new_tokens=20)[0]
+    while last.status is not SequenceStatus.PREEMPTED:
+        assert rig.step()
+    assert first.status is SequenceStatus.RUNNING
+    rig.run_to_the_end()
+    assert rig.scheduler.stats.num_preemptions > 0
+    assert list(rig.ended) == names(first, last)
+
+
+def test_who_is_read_along_is_not_preempted() -> None:
+    remote = FakeRemote()
+    rig = node(8, remote=remote)
+    first, last = rig.add([1] * 7, max_new_tokens=20)[0], rig.add([2] * 7, max_new_tokens=20)[0]
+    remote.reading = {last.request_id}
+    while ("may_preempt", last.request_id, 0) not in remote.calls:
+        rig.step()
+    for _ in range(20):
+        rig.step()
+    assert last.status is SequenceStatus.RUNNING
+    assert first.status is SequenceStatus.RUNNING
+    remote.reading.clear()
+    rig.run_to_the_end()
+
+
+# -- loads -----------------------------------------------------------------------------------------
+
+
+def test_who_is_not_known_yet_is_passed_and_holds_nothing() -> None:
+    remote = FakeRemote(offers={"client-2": None})
+    rig = node(remote=remote)
+    rig.add([1] * 8)
+    while not rig.ended:
+        rig.step()
+    pending, other = rig.add([1] * 9)[0], rig.add([2] * 3)[0]
+    assert list(scheduled(rig.plan())) == names(other)
+    assert pending.status is SequenceStatus.WAITING
+    assert rig.manager.get_block_ids(pending.request_id) == ([],)
+    remote.offers.clear()
+    rig.run_to_the_end()
+
+
+def test_a_load_runs_when_its_bytes_are_there() -> None:
+    remote = FakeRemote(offers={"client-1": 99})
+    rig = node(remote=remote)
+    (sequence,) = rig.add([1] * 10)
+    assert rig.plan() is None
+    assert sequence.status is SequenceStatus.LOADING
+    assert rig.plan() is None and not rig.scheduler.idle
+    remote.land(remote.loads.pop(sequence.request_id))
+    rig.moved(Loaded(sequence.request_id))
+    assert scheduled(rig.plan()) == {sequence.request_id: 1}
+    rig.run_to_the_end()
+    assert rig.scheduler.stats.num_external_tokens == 10
+
+
+def test_states_are_loaded_to_the_last_token_but_one() -> None:
+    remote = FakeRemote(offers={"client-1": 99})
+    rig = node(20, full(), mamba(), remote=remote)
+    (sequence,) = rig.add([1] * 10)
+    rig.plan()
+    assert remote.loads[sequence.request_id].end == 9
+    remote.land(remote.loads.pop(sequence.request_id))
+    rig.moved(Loaded(sequence.request_id))
+    rig.run_to_the_end()
+
+
+def test_a_failed_load_is_tried_again_or_is_the_end() -> None:
+    remote = FakeRemote(offers={"client-1": 99})
+    rig = node(remote=remote)
+    (sequence,) = rig.add([1] * 10)
+    for again in (True, False):
+        rig.plan()
+        load = remote.loads.pop(sequence.request_id)
+        rig.moved(LoadFailed(sequence.request_id, "gone", again=again))
+        assert rig.manager.ledger().quarantine == 3
+        remote.scribble(load.block_ids(rig.worker.model))
+        rig.moved(LoadQuiet(load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
+    assert rig.ended == {sequence.request_id: SequenceStatus.FINISHED_ERROR}
+    rig.run_to_the_end()
+
+
+def test_who_is_aborted_while_bytes_land_leaves_its_blocks_until_they_have() -> None:
+    remote = FakeRemote(offers={"client-1": 99, "client-2": 99})
+    rig = node(remote=remote)
+    loaded, failed = rig.add([1] * 10)[0], rig.add([2] * 10)[0]
+    rig.plan()
+    assert rig.abort(loaded) and rig.abort(failed)
+    assert len(rig.ended) == 2, "their clients have heard"
+    assert rig.manager.ledger().pull == 6
+    load = remote.loads.pop(failed.request_id)
+    rig.moved(LoadFailed(failed.request_id, "gone", again=True))
+    rig.moved(LoadQuiet(load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
+    remote.land(remote.loads.pop(loaded.request_id))
+    rig.moved(Loaded(loaded.request_id))
+    assert len({*rig.manager.block_pool.cached_blocks()}) == 2, "and others can use what came"
+    rig.run_to_the_end()
