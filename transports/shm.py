@@ -14,12 +14,10 @@ import asyncio
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import socket
 import stat
 import struct
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -31,18 +29,13 @@ from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
 from transports.errors import LocalMisuse, RemoteProtocol, Unreachable, Unsupported
 from transports.mapped import MappedRegion
 from transports.region import SharedRegion
+from transports.sealed import SealedMemory, mapped
 from transports.stream import Door, StreamWire
 from transports.wire import RemoteRegion, Wire
-
-if not hasattr(os, "memfd_create"):
-    raise Unsupported("shared memory needs Linux")
 
 #: Size of what the socket holds of one direction.
 SOCKET_BYTES: Final = 4 << 20
 
-#: No new mapping may write (Linux 5.1); Python 3.11 has no name for it.
-_F_SEAL_FUTURE_WRITE: Final = 0x10
-_NO_RESIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: Room for more descriptors than ever come with one read, so that surplus ones are noticed.
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)
 #: Of the frame being read and of the next one.
@@ -122,7 +115,7 @@ class ShmWire(StreamWire):
         if len(self._fds_of_head) != 1:
             raise RemoteProtocol(f"{len(self._fds_of_head)} descriptors came with a region")
         try:
-            return MappedRegion(_mapped(self._fds_of_head[0], size))
+            return MappedRegion(mapped(self._fds_of_head[0], size))
         finally:
             _close_all(self._fds_of_head)
 
@@ -145,52 +138,22 @@ class ShmRegion(SharedRegion):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        try:
-            self._fd = os.memfd_create("region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        except OSError as error:
-            raise Unsupported(f"no memfd: {error.strerror}") from None
-        self._close_fd = weakref.finalize(self, os.close, self._fd)
-        try:
-            os.ftruncate(self._fd, size)
-            self._map: mmap.mmap | None = mmap.mmap(self._fd, size)
-            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _NO_RESIZE | _F_SEAL_FUTURE_WRITE)
-        except (OSError, OverflowError, ValueError) as error:
-            self._close_fd()
-            raise Unsupported(f"a region of {size} bytes: {error}") from None
+        self._sealed = SealedMemory(size)
 
     @property
     def memory(self) -> memoryview:
         """See `SharedRegion.memory`."""
-        assert self._map is not None, "it hasn't gone yet"
-        return memoryview(self._map)
+        return self._sealed.view
 
     def duplicate(self) -> int:
         """Another descriptor of it, the caller's to close. Raises: Unsupported."""
         try:
-            return os.dup(self._fd)
+            return os.dup(self._sealed.fd)
         except OSError as error:
             raise Unsupported(f"no descriptor for a region: {error.strerror}") from None
 
     def _release(self) -> None:
-        self._map = None  # unmapped with the last view: `mmap.close` wouldn't wait for them
-        self._close_fd()
-
-
-def _mapped(fd: int, size: int) -> memoryview:
-    """A peer's memory. Raises: RemoteProtocol for anything but a sealed memfd of just that size."""
-    try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-        length = os.fstat(fd).st_size
-    except OSError as error:
-        raise RemoteProtocol(f"a region that is no memfd: {error.strerror}") from None
-    if seals & _NO_RESIZE != _NO_RESIZE:
-        raise RemoteProtocol("a region whose size isn't sealed")
-    if length != size:
-        raise RemoteProtocol(f"a region of {size} bytes in a memfd of {length}")
-    try:
-        return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
-    except (OSError, OverflowError, ValueError) as error:
-        raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
+        self._sealed.close()
 
 
 class ShmTransport(WireTransport):

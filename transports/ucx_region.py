@@ -4,11 +4,13 @@ Owns:   a region's memory and its registration; a remote region's handle.
 Knows nothing of: links, frames.
 Units:  bytes.
 
-    address 8 | rkey: what `ucp_rkey_pack` made
+On one host a peer finds the memory itself, if it may, and copies from it: `ucp_get` would take a
+system call for each span there.
+
+    process 4 | descriptor 4 | name 16 | address 8 | rkey: what `ucp_rkey_pack` made
 """
 
-import contextlib
-import mmap
+import os
 import struct
 import weakref
 from ctypes import byref, c_size_t, c_void_p, string_at
@@ -16,16 +18,19 @@ from typing import Final
 
 from transports import ucp
 from transports.api import Read
-from transports.errors import LocalMisuse, ReadCancelled, RemoteProtocol, TransportError
+from transports.device import on_device
+from transports.errors import ReadCancelled, RemoteProtocol, TransportError
+from transports.mapped import MappedRegion
 from transports.pieces import Pieces
 from transports.region import SharedRegion
+from transports.sealed import NAME_BYTES, SealedMemory, found, mapped
 from transports.ucx_context import Context
 from transports.ucx_memory import address_of, gets
 from transports.ucx_operation import Get
 from transports.ucx_worker import Worker
 from transports.wire import RemoteRegion
 
-_ADDRESS = struct.Struct("<Q")
+_DESCRIPTION = struct.Struct(f"<II{NAME_BYTES}sQ")
 _MAX_RKEY_BYTES: Final = 4096
 #: UCX isn't told how long an rkey is: after a broken one it reads zeros, not our heap.
 _PADDING: Final = bytes(64 << 10)
@@ -33,24 +38,23 @@ _FIELDS_ADDRESS_LENGTH: Final = 0b11
 
 
 class UcxRegion(SharedRegion):
-    """Anonymous memory, registered with the contexts of the links that share it."""
+    """Sealed memory, registered with the contexts of the links that share it."""
 
     def __init__(self, context: Context, size: int) -> None:
         super().__init__(size)
         self.context = context
-        self._map = _map(size)
-        self._view = memoryview(self._map)
+        self._sealed = SealedMemory(size)
         #: By context: what `ucp_mem_map` gave.
         self._handles: dict[int, int] = {}
 
     @property
     def memory(self) -> memoryview:
         """See `SharedRegion.memory`."""
-        return self._view
+        return self._sealed.view
 
     def describe(self, context: int) -> bytes:
         """What a peer needs to read it over a worker of this context."""
-        address = address_of(self._view)
+        address = address_of(self.memory)
         if context not in self._handles:
             self._handles[context] = self._registered(context, address)
         blob, size = c_void_p(), c_size_t()
@@ -58,7 +62,8 @@ class UcxRegion(SharedRegion):
         status = lib.ucp_rkey_pack(context, self._handles[context], byref(blob), byref(size))
         ucp.check(status, "rkey_pack")
         try:
-            return _ADDRESS.pack(address) + string_at(blob, size.value)
+            where = _DESCRIPTION.pack(os.getpid(), self._sealed.fd, self._sealed.name, address)
+            return where + string_at(blob, size.value)
         finally:
             lib.ucp_rkey_buffer_release(blob)
 
@@ -75,28 +80,16 @@ class UcxRegion(SharedRegion):
         for context, handle in self._handles.items():
             self.context.library.ucp_mem_unmap(context, handle)
         self._handles.clear()
-        self._view = memoryview(b"")
-        with contextlib.suppress(BufferError):  # it goes with the last view of it
-            self._map.close()
-
-
-def _map(size: int) -> mmap.mmap:
-    try:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError, ValueError) as error:
-        raise LocalMisuse(f"no memory of {size} bytes: {error}") from None
-    with contextlib.suppress(OSError):  # kernels without huge pages
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+        self._sealed.close()
 
 
 class RemoteUcxRegion(RemoteRegion):
     """A peer's region. Raises: RemoteProtocol for a description that can't be one."""
 
     def __init__(self, worker: Worker, description: bytes, size: int) -> None:
-        if not _ADDRESS.size < len(description) <= _ADDRESS.size + _MAX_RKEY_BYTES:
+        if not _DESCRIPTION.size < len(description) <= _DESCRIPTION.size + _MAX_RKEY_BYTES:
             raise RemoteProtocol(f"a region described in {len(description)} bytes")
-        (self._address,) = _ADDRESS.unpack_from(description)
+        process, fd, name, self._address = _DESCRIPTION.unpack_from(description)
         if self._address + size > 1 << 63:
             raise RemoteProtocol("a region beyond all memory")
         self.size = size
@@ -104,12 +97,15 @@ class RemoteUcxRegion(RemoteRegion):
         #: Those that may be under way; the worker keeps them until they have ended.
         self._gets: weakref.WeakSet[Get] = weakref.WeakSet()
         try:
-            self._rkey = worker.unpack(description[_ADDRESS.size :] + _PADDING)
+            self._rkey = worker.unpack(description[_DESCRIPTION.size :] + _PADDING)
         except TransportError as error:
             raise RemoteProtocol(f"a region that can't be read: {error}") from None
+        self._seen = _seen(process, fd, name, size)
 
     def read(self, pieces: Pieces) -> Read:
-        """See `RemoteRegion.read`."""
+        """See `RemoteRegion.read`; only UCX writes to the memory of a GPU."""
+        if self._seen is not None and not on_device(pieces.targets):
+            return self._seen.read(pieces)
         getting = Get(gets(self._address, pieces), self._rkey, pieces.targets)
         self._worker.start(getting)
         self._gets.add(getting)
@@ -117,6 +113,8 @@ class RemoteUcxRegion(RemoteRegion):
 
     def close(self, reason: TransportError) -> None:
         """See `RemoteRegion.close`: no further get is posted; those under way can't be stopped."""
+        if self._seen is not None:
+            self._seen.close(reason)
         for getting in list(self._gets):
             getting.stop(reason)
 
@@ -125,6 +123,17 @@ class RemoteUcxRegion(RemoteRegion):
         for getting in list(self._gets):
             await getting.quiet()
         self._worker.drop(self._rkey)
+
+
+def _seen(process: int, fd: int, name: bytes, size: int) -> MappedRegion | None:
+    """The region as memory that we see, if we do. Raises: RemoteProtocol."""
+    ours = found(process, fd, name)
+    if ours is None:
+        return None
+    try:
+        return MappedRegion(mapped(ours, size))
+    finally:
+        os.close(ours)
 
 
 class UcxRead:
