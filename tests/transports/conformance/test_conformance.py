@@ -15,7 +15,14 @@ from transports.errors import Unsupported
 from transports.faults import ALWAYS, Fault, Kind, Plan
 from transports.registry import TRANSPORTS, make_transport
 from transports.testing import CHECKS, Check, Setup, run
-from transports.testing.conformance import CANCELLING, ENDING, FLOW, MESSAGES, PLAIN, READS
+from transports.testing.conformance import (
+    CANCELLING,
+    ENDING,
+    FLOW,
+    MESSAGES,
+    PLAIN,
+    READS,
+)
 from transports.testing.flow import check_cancelled_messages_return_their_credit
 
 #: UCX takes long to connect: its variants are left to a run that has time.
@@ -78,7 +85,7 @@ def test_promise_with_late_frames(setup: Setup, check: Check) -> None:
     asyncio.run(run(check, setup.faulty(LATE, LATE)))
 
 
-@pytest.mark.parametrize("check", [*READS, *CLOSING], ids=_name)
+@pytest.mark.parametrize("check", READS, ids=_name)
 @pytest.mark.parametrize("scheme", ["ucx"])
 def test_promise_of_reads_between_hosts(
     setup: Setup, check: Check, monkeypatch: pytest.MonkeyPatch
