@@ -56,14 +56,13 @@ class Loads:
         self._loads[sequence.request_id] = Load(sequence, external, num_tokens)
 
     def loaded(self, request_id: RequestId) -> Load | None:
-        """The bytes are there: publish what they complete (T8), unless what is before is bad."""
+        """The bytes are there, and worth publishing, even if what is before them is not (T8)."""
         load = self._loads.pop(request_id, None)
         if load is None:
             return None
         request = load.sequence.request
         load.num_tokens = min(load.num_tokens, request.num_tokens - 1)
-        if not load.spoilt:
-            self._manager.cache_blocks(request, load.num_tokens)
+        self._manager.cache_blocks(request, load.num_tokens)
         self._manager.end_hold(load.block_ids, HoldKind.PULL)
         return load
 

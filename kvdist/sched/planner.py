@@ -91,7 +91,7 @@ class Planner:
             most = min(num_tokens - 1, sequence.max_len - target - 1)
             drafts = drafts[:most] if samples and end == start + 1 else ()
         num_tokens = max(0, end - start) + len(drafts)
-        return Part(sequence, sequence.round, start, num_tokens, samples, drafts)
+        return Part(sequence, sequence.attempt, start, num_tokens, samples, drafts)
 
     def _allocate(self, part: Part, hit: CacheHit | None = None) -> KVCacheBlocks | None:
         sequence = part.sequence

@@ -121,7 +121,7 @@ class Roster:
             sequence
         ):
             sequence.worthless = True
-            sequence.round += 1  # what is in flight is stale, whoever still reads its blocks
+            sequence.attempt += 1  # what is in flight is stale, whoever still reads its blocks
         else:
             self.give_up(sequence, SequenceEvent.RECOMPUTE)
 

@@ -222,7 +222,7 @@ class Scheduler:
             if not later.failed:
                 later.failed = True
                 self.roster.rows.drop_again(later)
-        for sequence in (*self.roster.running, *self.roster.waiting.owners):
+        for sequence in self.roster.waiting.owners:  # those that run were admitted by such a step
             if any(not withdrawn.isdisjoint(table) for table in self.roster.tables(sequence)):
                 concerned[sequence] = None
         step.result = StepResult(number)

@@ -140,6 +140,7 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "attempt",
         "draft_token_ids",
         "encoder_token_ids",
         "kv_transfer_params",
@@ -153,7 +154,6 @@ class Sequence:
         "prefill_only",
         "priority",
         "request",
-        "round",
         "status",
         "stop_token_ids",
         "worthless",
@@ -189,8 +189,8 @@ class Sequence:
         #: Opaque here; the remote cache's.
         self.kv_transfer_params = kv_transfer_params
         #: Counts up when all in flight becomes stale.
-        self.round = 0
-        #: Steps of this round that compute it and are not over.
+        self.attempt = 0
+        #: Steps of this attempt that compute it and are not over.
         self.num_parts_in_flight = 0
         #: Tokens that those steps sample.
         self.num_pending_tokens = 0
@@ -231,7 +231,7 @@ class Sequence:
         """What was computed is gone, and what is in flight is stale."""
         request = self.request
         request.num_computed_tokens = request.num_in_flight_tokens = 0
-        self.round += 1
+        self.attempt += 1
         self.num_parts_in_flight = self.num_pending_tokens = self.num_settled_tokens = 0
         self.draft_token_ids = ()
         self.worthless = False

@@ -2,10 +2,10 @@
 
 Owns:   the plans that are not over.
 Knows nothing of: queues, blocks; what a result means.
-Source: S26; vLLM 0.32 recognises stale output by counting placeholders, here a round does it.
+Source: S26; vLLM 0.32 recognises stale output by counting placeholders, here attempts are.
 
 Steps end in the order in which they were planned, whatever order their results come in. A part is
-stale when its sequence has begun a new round since: it was preempted, or has to be computed anew.
+stale when its sequence has begun a new attempt since: it was preempted, or has to be computed anew.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Part:
     """What one step does for one sequence."""
 
     sequence: Sequence
-    round: int
+    attempt: int
     #: First position, and how many; with the drafts.
     start: int
     num_tokens: int
@@ -32,7 +32,7 @@ class Part:
     @property
     def stale(self) -> bool:
         """True if nobody waits for its outcome any more."""
-        return self.round != self.sequence.round
+        return self.attempt != self.sequence.attempt
 
 
 @dataclass(slots=True)

@@ -233,6 +233,24 @@ class SchedulingMachine(RuleBasedStateMachine):
             self.rig.check()
             self.remote.check_loans()
 
+    @invariant()
+    def no_load_waits_for_another(self) -> None:
+        """Were all that run preempted, those that can't be would have all they still need."""
+        if not hasattr(self, "rig"):
+            return
+        roster, manager = self.rig.scheduler.roster, self.rig.manager
+        admission = self.rig.scheduler._planner.admission
+        admitted = [*roster.loads.sequences(), *roster.waiting.owners]
+        owned = {
+            block
+            for sequence in admitted
+            for table in manager.get_block_ids(sequence.request_id)
+            for block in table
+            if block
+        }
+        needed = sum(admission.missing(sequence) for sequence in admitted)
+        assert len(owned) + needed <= manager.config.num_blocks - 1
+
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
             return

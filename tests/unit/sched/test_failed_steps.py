@@ -59,6 +59,22 @@ def test_a_load_behind_something_of_it_begins_anew_once_its_bytes_are_there() ->
     rig.run_to_the_end()
 
 
+def test_a_load_that_is_done_and_stands_behind_something_of_it_begins_anew() -> None:
+    remote = FakeRemote(offers={"client-2": 99})
+    rig = node(remote=remote)
+    rig.add([1] * 9)
+    rig.plan()
+    (loaded,) = rig.add([1] * 20)
+    rig.plan()
+    remote.land(remote.loads.pop(loaded.request_id))
+    rig.moved(Loaded(loaded.request_id))
+    assert loaded in rig.scheduler.roster.waiting.owners
+    remote.offers.clear()
+    rig.fail_oldest()
+    assert loaded in rig.scheduler.roster.waiting.others
+    rig.run_to_the_end()
+
+
 def test_what_was_planned_after_it_fails_with_it() -> None:
     rig = node()
     rig.add([1] * 4, max_new_tokens=9)

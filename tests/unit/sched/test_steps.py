@@ -30,7 +30,7 @@ def test_a_step_and_all_after_it() -> None:
 
 def test_a_part_is_stale_once_its_sequence_begins_anew() -> None:
     sequence = Sequence(Node().request("r", [1]), max_len=2, arrival=1)
-    part = Part(sequence, sequence.round, 0, 1, True, ())
+    part = Part(sequence, sequence.attempt, 0, 1, True, ())
     assert not part.stale
     sequence.forget_progress()
     assert part.stale
