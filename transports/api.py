@@ -84,9 +84,10 @@ class Region(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of it: reads by peers end, with all their bytes or with RegionClosed, and no new
-        ones begin. The memory stays as it is until each peer that it was shared with has said that
-        none of its reads is under way, or its link has ended; then it goes by itself. A peer that
-        never says so costs this memory until then, and nothing else. Idempotent.
+        ones begin, as soon as they hear of it (which is not in order with messages). The memory
+        stays as it is until each peer that it was shared with has said that none of its reads is
+        under way, or its link has ended; then it goes by itself. A peer that never says so costs
+        this memory until then, and nothing else. Idempotent.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ import os
 import struct
 import weakref
 from ctypes import byref, c_size_t, c_void_p, string_at
-from typing import Final
+from typing import Any, Final
 
 from transports import ucp
 from transports.api import Read
@@ -46,6 +46,9 @@ class UcxRegion(SharedRegion):
         self._sealed = SealedMemory(size)
         #: By context: what `ucp_mem_map` gave.
         self._handles: dict[int, int] = {}
+        #: Also when nobody closed it: registrations go before the memory does.
+        self._unregister = weakref.finalize(self, _unmap, context.library, self._handles)
+        self._unregister.atexit = False
 
     @property
     def memory(self) -> memoryview:
@@ -77,10 +80,13 @@ class UcxRegion(SharedRegion):
         return handle.value or 0
 
     def _release(self) -> None:
-        for context, handle in self._handles.items():
-            self.context.library.ucp_mem_unmap(context, handle)
-        self._handles.clear()
+        self._unregister()
         self._sealed.close()
+
+
+def _unmap(library: Any, handles: dict[int, int]) -> None:
+    for context, handle in handles.items():
+        library.ucp_mem_unmap(context, handle)
 
 
 class RemoteUcxRegion(RemoteRegion):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import importlib.util
 import itertools
 import logging
@@ -392,6 +393,21 @@ def test_a_closed_region_is_let_go_of_when_its_gets_have_ended() -> None:
         assert dropped == [77]
 
     asyncio.run(main())
+
+
+def test_a_region_that_its_owner_forgot() -> None:
+    """It is registered no more, before its memory goes."""
+    unmapped: list[tuple[int, int]] = []
+
+    class Context:
+        class library:
+            ucp_mem_unmap = staticmethod(lambda *handles: unmapped.append(handles))
+
+    region = ucx_region.UcxRegion(Context(), 10)  # type: ignore[arg-type]
+    region._handles[1] = 2
+    del region
+    gc.collect()
+    assert unmapped == [(1, 2)]
 
 
 def test_a_region_of_another_transport() -> None:

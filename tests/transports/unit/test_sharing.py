@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.transports.linked import config, linked
+from tests.transports.linked import an_address, config, linked
 from tests.transports.raw import Raw, raw_peer
 from transports.api import Span
 from transports.errors import LocalMisuse, PeerClosed, PeerLost, RegionClosed, RemoteProtocol
@@ -139,6 +140,28 @@ def test_a_region_that_its_owner_forgot(kind: type[Any]) -> None:
     del region
     gc.collect()
     assert forgotten() is None
+
+
+@pytest.mark.parametrize("scheme", ["memory", "shm", "ucx"])
+def test_nothing_keeps_a_region_that_has_gone(scheme: str, tmp_path: Path) -> None:
+    """Neither the link, which goes on, nor the transport."""
+    if scheme == "ucx":
+        pytest.importorskip("ucxx", reason="ucxx isn't installed (the extra is `ucx`)")
+
+    async def test() -> None:
+        async with linked(an_address(scheme, tmp_path)) as pair:
+            region = pair.near_transport.allocate(100)
+            kept = weakref.ref(region)
+            await pair.near.share(region)
+            region.close()
+            await region.quiet()
+            del region
+            await pair.near.send(1)
+            await pair.far.recv()
+            gc.collect()
+            assert kept() is None
+
+    _run(test)
 
 
 # -- the peer shares ---------------------------------------------------------------------------
