@@ -15,6 +15,8 @@ from transports.registry import make_transport
 BODY_BYTES = 192 << 20
 #: Of the region that is shared.
 REGION_BYTES = 64 << 20
+#: What regions are full of that take each other's place.
+LETTERS = b"abcdefghij"
 
 
 def say(text: str) -> None:
@@ -80,7 +82,21 @@ async def share(transport: Transport, link: Link) -> None:
         region.close()
 
 
-SCENARIOS = {each.__name__: each for each in (echo, last_words, farewell, pour, drink, wait, share)}
+async def replace(transport: Transport, link: Link) -> None:
+    """Regions one after another, each full of its own letter, closed while they are read."""
+    for letter in LETTERS:
+        region = transport.allocate(REGION_BYTES // 4)
+        region.view[:] = letter.to_bytes(1) * region.size
+        number = await link.share(region)
+        await link.send(letter, number.to_bytes(1))
+        await link.recv()
+        region.close()
+    await region.quiet()
+    await link.close()
+
+
+PLAYED = (echo, last_words, farewell, pour, drink, wait, share, replace)
+SCENARIOS = {each.__name__: each for each in PLAYED}
 
 
 async def main(scenario: str, address: str, settings: str) -> None:

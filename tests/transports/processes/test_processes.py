@@ -14,9 +14,9 @@ import pytest
 
 from tests.transports.linked import SHORT, an_address, config
 from tests.transports.processes.child import Child, child
-from tests.transports.processes.peer import BODY_BYTES, REGION_BYTES
+from tests.transports.processes.peer import BODY_BYTES, LETTERS, REGION_BYTES
 from transports.api import Link, Span
-from transports.errors import PeerClosed, PeerLost, Unreachable
+from transports.errors import PeerClosed, PeerLost, RegionClosed, Unreachable
 from transports.registry import make_transport
 
 #: Far beyond any deadline of ours: only a hang takes that long.
@@ -86,6 +86,33 @@ def test_killed_right_after_its_first_send(address: str) -> None:
             await _until_lost(link)
 
     with child("last_words", address) as peer:
+        asyncio.run(main(peer))
+
+
+async def _read_until_closed(link: Link, number: int, wanted: bytes) -> None:
+    """Each read has the region's own bytes, or none to be used."""
+    with contextlib.suppress(RegionClosed):
+        while True:
+            target = bytearray(len(wanted))
+            await link.read(number, [Span(0, len(target))], [target]).wait()
+            assert target == wanted
+    assert not target.strip(wanted[:1] + bytes(1))
+
+
+def test_regions_that_are_replaced_while_they_are_read(address: str) -> None:
+    if address.startswith("tcp"):
+        return
+
+    async def main(peer: Child) -> None:
+        async with _dialled(peer) as link:
+            for letter in LETTERS:
+                number = (await link.recv()).meta[0]
+                await link.send(0)
+                await _read_until_closed(link, number, letter.to_bytes(1) * (REGION_BYTES // 4))
+            with pytest.raises(PeerClosed):
+                await link.recv()
+
+    with child("replace", address) as peer:
         asyncio.run(main(peer))
 
 
