@@ -39,7 +39,7 @@ from kvdist.sched.roles import (
 )
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
-from kvdist.sched.steps import Part, StepsInFlight
+from kvdist.sched.steps import Part, StepInFlight, StepsInFlight
 
 _DEFAULT_PARAMS = SamplingParams()
 _NO_KEYS = ExtraKeys()
@@ -211,25 +211,29 @@ class Scheduler:
         if step is None:
             self.stats.num_unknown_messages += 1
             return self.roster.outputs.take()
+        step.result = StepResult(number)
+        if not step.failed:  # else a step before it has failed, and all is done
+            self._withdraw(step)
+        self._settle_what_is_over()
+        return self.roster.outputs.take()
+
+    def _withdraw(self, failed: StepInFlight) -> None:
         self.stats.num_failed_steps += 1
-        withdrawn = set(self.manager.withdraw_step(number))
+        withdrawn = set(self.manager.withdraw_step(failed.number))
         self.roster.loads.spoil(withdrawn)
-        concerned = {part.sequence: None for part in step.parts if not part.stale}
+        concerned = {part.sequence: None for part in failed.parts if not part.stale}
         for sequence in concerned:
             sequence.num_failures += 1
-        for later in self.steps.since(number):
-            concerned |= {part.sequence: None for part in later.parts if not part.stale}
-            if not later.failed:
-                later.failed = True
-                self.roster.rows.drop_again(later)
+        for step in self.steps.since(failed.number):
+            if not step.failed:
+                step.failed = True
+                self.roster.rows.drop_again(step)
+                concerned |= {part.sequence: None for part in step.parts if not part.stale}
         for sequence in self.roster.waiting.owners:  # those that run were admitted by such a step
             if any(not withdrawn.isdisjoint(table) for table in self.roster.tables(sequence)):
                 concerned[sequence] = None
-        step.result = StepResult(number)
         for sequence in concerned:
             self.roster.recompute(sequence)
-        self._settle_what_is_over()
-        return self.roster.outputs.take()
 
     def _settle_what_is_over(self) -> None:
         while step := self.steps.pop_over():

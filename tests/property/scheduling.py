@@ -142,6 +142,17 @@ class SchedulingMachine(RuleBasedStateMachine):
     def fail(self, lost: bool) -> None:
         self.rig.fail_oldest(lost=lost)
 
+    @rule(plan_between=st.booleans())
+    @precondition(lambda self: len(self.rig.plans) > 1)
+    def fail_one_after_the_other(self, plan_between: bool) -> None:
+        """Each failure is told by itself, and a new step may be planned between."""
+        plans = self.rig.plans.copy()
+        self.rig.plans.clear()
+        for plan in plans:
+            self.rig.hear(self.rig.scheduler.fail_step(plan.step))
+            if plan_between:
+                self.rig.plan()
+
     @rule(what=st.sampled_from(["nothing", "twice", "no token", "too many"]), late=st.booleans())
     @precondition(lambda self: self.rig.plans)
     def answer_badly(self, what: str, late: bool) -> None:

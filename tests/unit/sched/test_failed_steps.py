@@ -3,7 +3,7 @@
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import StepResult
 from kvdist.sched.roles import Loaded
-from kvdist.sched.sequence import SequenceStatus
+from kvdist.sched.sequence import SequenceEvent, SequenceStatus
 from tests.model.fake_remote import FakeRemote
 from tests.rig import Rig
 
@@ -98,6 +98,25 @@ def test_rows_that_a_lost_plan_would_have_dropped_are_dropped_by_the_next() -> N
     rig.fail_oldest(lost=True)
     plan = rig.plan()
     assert plan is not None and plan.finished_request_ids == (first.request_id,)
+    rig.run_to_the_end()
+
+
+def test_a_row_that_has_come_back_meanwhile_is_not_dropped_again() -> None:
+    rig = node()
+    (sequence,) = rig.add([1] * 4)
+    rig.plan()
+    rig.scheduler.roster.give_up(sequence, SequenceEvent.PREEMPT)
+    second = rig.plan()
+    assert second is not None and second.preempted_request_ids == (sequence.request_id,)
+    first = rig.plans.pop(0)
+    rig.hear(rig.scheduler.fail_step(first.step))
+    third = rig.plan()
+    assert third is not None and third.new_sequences
+    rig.plans.remove(second)
+    rig.hear(rig.scheduler.fail_step(second.step))
+    fourth = rig.plan()
+    assert fourth is not None and not fourth.preempted_request_ids
+    assert rig.scheduler.stats.num_failed_steps == 1
     rig.run_to_the_end()
 
 

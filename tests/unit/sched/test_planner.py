@@ -143,6 +143,26 @@ def test_the_last_makes_room_and_comes_back_to_its_place() -> None:
     assert list(rig.ended) == names(first, last)
 
 
+def test_blocks_that_a_step_will_give_back_are_waited_for() -> None:
+    """One is preempted; that its blocks come back only when its step is over costs no other."""
+    rig = node(9, max_num_batched_tokens=64, max_steps_in_flight=2)
+    for i in range(4):
+        rig.add([i] * 7, max_new_tokens=9)
+    while not rig.scheduler.stats.num_preemptions:
+        assert rig.step()
+    assert rig.scheduler.stats.num_preemptions == 1
+    assert len(rig.scheduler.roster.running) == 3
+    rig.run_to_the_end()
+
+
+def test_who_lacks_a_block_waits_for_the_steps_that_may_give_one_back() -> None:
+    rig = node(8, max_num_batched_tokens=64, max_steps_in_flight=2)
+    rig.add([1] * 12, max_new_tokens=5)
+    rig.add([2] * 12, max_new_tokens=9)
+    rig.run_to_the_end()
+    assert not rig.scheduler.stats.num_preemptions
+
+
 def test_who_is_read_along_is_not_preempted() -> None:
     remote = FakeRemote()
     rig = node(8, remote=remote)

@@ -73,6 +73,18 @@ def test_a_prefill_of_one_token_ends_at_once() -> None:
     rig.run_to_the_end()
 
 
+def test_who_ends_while_a_step_is_planned_leaves_its_place_to_the_next() -> None:
+    """Found by random work: nothing was planned, nothing ran, and nobody asked again."""
+    rig = Rig(settings=SchedulerConfig(max_num_seqs=1))
+    rig.add([1] * 9)
+    rig.run_to_the_end()
+    (prefill,), (waiting,) = rig.add([1] * 9, prefill_only=True), rig.add([1] * 9)
+    assert rig.plan() is not None
+    assert prefill.status is SequenceStatus.FINISHED_PREFILLED
+    assert waiting.status is SequenceStatus.RUNNING
+    rig.run_to_the_end()
+
+
 def test_a_prefill_computes_all_but_the_last_token() -> None:
     rig = Rig()
     (sequence,) = rig.add([1] * 9, prefill_only=True)
