@@ -15,12 +15,15 @@ Knows nothing of: everything else.
         DoubleFree            caller   more references given back than were taken
         UnknownStep           caller   a step that isn't open, or opens out of order
       FormatError             input    a file that is not what its format says
+      RemoteProtocol          peer     a peer said what the protocol doesn't allow: its link ends
+      Incompatible            caller   two nodes that can't exchange blocks; names what differs
       InvariantViolation      us       the auditor found a broken invariant
+        InvalidTransition     us       a state machine met an event that can't be
 """
 
 from typing import ClassVar, Literal
 
-Blame = Literal["caller", "input", "us"]
+Blame = Literal["caller", "input", "peer", "us"]
 
 
 class KvdistError(Exception):
@@ -83,5 +86,21 @@ class FormatError(KvdistError, ValueError):
     blame = "input"
 
 
+class RemoteProtocol(KvdistError):
+    """A peer said what the protocol doesn't allow; it costs that peer its link."""
+
+    blame = "peer"
+
+
+class Incompatible(KvdistError):
+    """Two nodes can't exchange blocks; the message names every field that differs."""
+
+    blame = "caller"
+
+
 class InvariantViolation(KvdistError, AssertionError):
     """The auditor re-derived the state and found it broken; the message lists every finding."""
+
+
+class InvalidTransition(InvariantViolation):
+    """A state machine met an event that can't be in its state; carries the machine's story."""

@@ -17,3 +17,21 @@ BlockHash = NewType("BlockHash", bytes)
 
 #: Name of a request, unique among the live ones of a node. Never a client's own id.
 RequestId: TypeAlias = str
+
+#: Name of a node; the same after a restart.
+NodeId: TypeAlias = str
+
+#: Tells one run of a node from all others; a later run has a higher one (T21).
+Incarnation = NewType("Incarnation", int)
+
+#: Name of a lease: 128 random bits, so that nobody can guess one or use an old one by accident.
+LeaseId = NewType("LeaseId", bytes)
+
+#: Name that a router gives one request between two nodes, before either has seen it.
+TransferId: TypeAlias = str
+
+#: Number of a pull, never used twice by one run of a node.
+PullId = NewType("PullId", int)
+
+#: One worker of a node, 0 .. tensor-parallel size - 1.
+Rank = NewType("Rank", int)

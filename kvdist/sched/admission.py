@@ -40,6 +40,14 @@ class Admission:
         self._in_flight = settings.max_num_batched_tokens * settings.max_steps_in_flight
         self._specs = [group.kv_cache_spec for group in config.kv_cache_groups]
 
+    @property
+    def longest(self) -> int:
+        """Blocks that one longest sequence can need, encoders left out; as if somebody read along,
+        so that windows keep everything.
+        """
+        slots = self._config.max_model_len
+        return sum(-(-slots // spec.block_size) for spec in self._specs)
+
     # -- what is needed --------------------------------------------------------------------------
 
     def fits_alone(self, sequence: Sequence) -> bool:
@@ -77,9 +85,12 @@ class Admission:
 
     def _needed(self, sequence: Sequence, num_slots: int) -> list[int]:
         slots = min(num_slots, self._config.max_model_len)
-        return [self._in_group(spec, sequence, slots) for spec in self._specs]
+        if sequence.hold_whole_prompt:
+            return [-(-slots // spec.block_size) for spec in self._specs]
+        encoder = len(sequence.encoder_token_ids)
+        return [self._in_group(spec, encoder, slots) for spec in self._specs]
 
-    def _in_group(self, spec: KVCacheSpec, sequence: Sequence, num_slots: int) -> int:
+    def _in_group(self, spec: KVCacheSpec, num_encoder_tokens: int, num_slots: int) -> int:
         """The most blocks at a time."""
         size = spec.block_size
         everything = -(-num_slots // size)
@@ -97,6 +108,6 @@ class Admission:
             case MambaSpec():
                 return everything + spec.num_speculative_blocks
             case CrossAttentionSpec():
-                return -(-len(sequence.encoder_token_ids) // size)
+                return -(-num_encoder_tokens // size)
             case _:
                 return everything

@@ -95,11 +95,14 @@ class Planner:
 
     def _allocate(self, part: Part, hit: CacheHit | None = None) -> KVCacheBlocks | None:
         sequence = part.sequence
+        lookahead = self._num_lookahead_tokens if part.samples else 0
+        if sequence.hold_whole_prompt and hit is not None:
+            lookahead = sequence.num_target_tokens - part.start - part.num_tokens
         return self._manager.allocate_slots(
             sequence.request,
             part.num_tokens,
             hit,
-            num_lookahead_tokens=self._num_lookahead_tokens if part.samples else 0,
+            num_lookahead_tokens=lookahead,
             num_encoder_tokens=len(sequence.encoder_token_ids) if hit is not None else 0,
         )
 
@@ -107,6 +110,7 @@ class Planner:
         """Blocks for a running sequence, if need be from the last of those that run."""
         sequence = part.sequence
         while (new_blocks := self._allocate(part)) is None:
+            self._remote_cache.short_of_blocks()
             victim = self._roster.running.last()
             if self._manager.block_pool.steps.waiting_blocks():
                 return None  # blocks are on their way: they come when a step is over
@@ -203,7 +207,14 @@ class Planner:
     def _may_enter(self, sequence: Sequence, hit: CacheHit) -> bool:
         others_own = self._roster.running or self._roster.loads or self._waiting.owners
         watermark = self._manager.config.watermark_blocks if others_own else 0
-        return self.admission.fits(sequence, hit, self._admitted(), watermark)
+        fits = self.admission.fits(sequence, hit, self._admitted(), watermark)
+        if not fits:
+            self._remote_cache.short_of_blocks()
+        return fits
+
+    def num_reserved(self) -> int:
+        """Blocks that those who are admitted still need."""
+        return sum(map(self.admission.missing, self._admitted()))
 
     def _admitted(self) -> Iterator[Sequence]:
         """Those for which blocks are reserved: they have begun, and don't decode yet."""

@@ -71,6 +71,12 @@ Moved: TypeAlias = Loaded | LoadFailed | LoadQuiet | BlocksReturned
 class RemoteCache(Protocol):
     """Called by the scheduler; answers that take time come to `Scheduler.moved`."""
 
+    def arrived(self, sequence: "Sequence") -> None:
+        """`sequence` has come; its `kv_transfer_params` are the remote cache's to read.
+
+        Raises: InvalidRequest for what can't be read; nothing has changed then.
+        """
+
     def match(self, sequence: "Sequence", num_local_tokens: int) -> Match:
         """What can be loaded after so many local tokens. Changes nothing; may be asked often."""
 
@@ -93,16 +99,24 @@ class RemoteCache(Protocol):
     def may_preempt(self, sequence: "Sequence") -> bool:
         """False: a peer reads along, and has to be stopped first; that begins now. Ask again."""
 
-    def finished(self, sequence: "Sequence", block_ids: BlockTables, num_tokens: int) -> bool:
+    def short_of_blocks(self) -> None:
+        """Somebody waits for blocks: what is lent without need comes back first (T13)."""
+
+    def finished(
+        self, sequence: "Sequence", block_ids: BlockTables, num_tokens: int
+    ) -> Listing[BlockId]:
         """`sequence` has ended, however it did; called once, before its blocks are freed.
 
-        num_tokens: how many have their K/V in the blocks. True: the blocks are lent to a peer; the
-        scheduler holds them as such (`HoldKind.LEASE`) until `BlocksReturned`.
+        num_tokens: how many have their K/V in the blocks. Returns those of its blocks that are lent
+        to a peer; the scheduler holds them as such (`HoldKind.LEASE`) until `BlocksReturned`.
         """
 
 
 class NoRemoteCache:
     """A node by itself."""
+
+    def arrived(self, sequence: "Sequence") -> None:
+        """See `RemoteCache.arrived`."""
 
     def match(self, sequence: "Sequence", num_local_tokens: int) -> Match:
         """See `RemoteCache.match`."""
@@ -124,6 +138,11 @@ class NoRemoteCache:
         """See `RemoteCache.may_preempt`."""
         return True
 
-    def finished(self, sequence: "Sequence", block_ids: BlockTables, num_tokens: int) -> bool:
+    def short_of_blocks(self) -> None:
+        """See `RemoteCache.short_of_blocks`."""
+
+    def finished(
+        self, sequence: "Sequence", block_ids: BlockTables, num_tokens: int
+    ) -> Listing[BlockId]:
         """See `RemoteCache.finished`."""
-        return False
+        return ()

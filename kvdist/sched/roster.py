@@ -152,8 +152,8 @@ class Roster:
         elif before is not SequenceStatus.LOADING:
             self.waiting.remove(sequence)
         tables = self.tables(sequence)
-        if self.remote_cache.finished(sequence, tables, self._num_lendable(sequence)):
-            self.loads.lend(block_id for table in tables for block_id in table if block_id)
+        num_lendable = self._num_lendable(sequence)
+        self.loads.lend(self.remote_cache.finished(sequence, tables, num_lendable))
         if sequence.request_id not in self.loads:
             self._free(sequence)
         self.outputs.add(sequence, token_ids, reason)

@@ -90,6 +90,7 @@ class Scheduler:
         *,
         priority: int = 0,
         prefill_only: bool = False,
+        hold_whole_prompt: bool = False,
         extra_keys: ExtraKeys = _NO_KEYS,
         encoder_token_ids: tuple[int, ...] = (),
         kv_transfer_params: Mapping[str, object] | None = None,
@@ -117,6 +118,7 @@ class Scheduler:
                 priority=priority,
                 order=(priority if self.settings.policy == "priority" else 0, number),
                 prefill_only=prefill_only,
+                hold_whole_prompt=hold_whole_prompt,
                 encoder_token_ids=encoder_token_ids,
                 kv_transfer_params=kv_transfer_params,
             )
@@ -124,6 +126,7 @@ class Scheduler:
             sequences.append(sequence)
         self._num_sequences += params.n
         for sequence in sequences:
+            self.remote_cache.arrived(sequence)
             self.roster.add(sequence)
             if prefill_only and not sequence.num_target_tokens:
                 self.roster.end(sequence, SequenceEvent.PREFILLED)
@@ -143,6 +146,16 @@ class Scheduler:
     def take_outputs(self) -> list[Output]:
         """All news since the last call of this or of `settle`, `fail_step`, `moved`."""
         return self.roster.outputs.take()
+
+    @property
+    def longest_blocks(self) -> int:
+        """Blocks that one longest sequence can need."""
+        return self._planner.admission.longest
+
+    @property
+    def reserved_blocks(self) -> int:
+        """Blocks that those who are admitted still need."""
+        return self._planner.num_reserved()
 
     @property
     def idle(self) -> bool:

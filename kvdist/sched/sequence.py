@@ -143,6 +143,7 @@ class Sequence:
         "attempt",
         "draft_token_ids",
         "encoder_token_ids",
+        "hold_whole_prompt",
         "kv_transfer_params",
         "max_len",
         "num_failures",
@@ -169,6 +170,7 @@ class Sequence:
         priority: int = 0,
         order: tuple[int, int] | None = None,
         prefill_only: bool = False,
+        hold_whole_prompt: bool = False,
         encoder_token_ids: tuple[int, ...] = (),
         kv_transfer_params: Mapping[str, object] | None = None,
     ) -> None:
@@ -184,6 +186,8 @@ class Sequence:
         self.order = order or (0, arrival)
         #: A prefill node's: all but the prompt's last token are computed, nothing is sampled.
         self.prefill_only = prefill_only
+        #: Somebody reads along: it is admitted only with blocks for its whole prompt (T11).
+        self.hold_whole_prompt = hold_whole_prompt
         #: Input of the encoder, where groups attend to one.
         self.encoder_token_ids = encoder_token_ids
         #: Opaque here; the remote cache's.

@@ -10,6 +10,7 @@ when it ends, and all the time while blocks are lent.
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 
+from kvdist.ids import BlockId
 from kvdist.sched.roles import NOTHING, PENDING, BlockTables, Match
 from kvdist.sched.sequence import Sequence
 from kvdist.sim.contents import ModelContents, chain
@@ -90,17 +91,25 @@ class FakeRemote:
         self.calls.append(("may_preempt", sequence.request_id, 0))
         return sequence.request_id not in self.reading
 
-    def finished(self, sequence: Sequence, block_ids: BlockTables, num_tokens: int) -> bool:
+    def arrived(self, sequence: Sequence) -> None:
+        self.calls.append(("arrived", sequence.request_id, 0))
+
+    def short_of_blocks(self) -> None:
+        """Nothing is lent without need."""
+
+    def finished(
+        self, sequence: Sequence, block_ids: BlockTables, num_tokens: int
+    ) -> list[BlockId]:
         name = sequence.request_id
         assert ("finished", name) not in [call[:2] for call in self.calls], "told twice"
         self.calls.append(("finished", name, num_tokens))
         tables = [list(map(int, table)) for table in block_ids]
         self.check_cells(sequence, tables, num_tokens)
         if name not in self.lends:
-            return False
-        blocks = [block for table in tables for block in table if block]
-        self.loans.append(Loan(blocks, self._lent_cells(tables, num_tokens)))
-        return True
+            return []
+        blocks = [BlockId(block) for table in tables for block in table if block]
+        self.loans.append(Loan(list(blocks), self._lent_cells(tables, num_tokens)))
+        return blocks
 
     # -- what becomes of it --------------------------------------------------------------------
 

@@ -1,0 +1,494 @@
+"""The reader's node: which leases it wants, which pulls are under way, who waits for them.
+
+Owns:   claims, pulls, and what becomes of requests whose pulls fail.
+Knows nothing of: our block pool (it is given ids), links, bytes.
+Source: T2, T4, T6, T8, T11, T19, T20, T22, T25 of docs/protocol.md.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvdist.connector import rules
+from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
+from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
+from kvdist.connector.local import Cancel, Fetch
+from kvdist.connector.machine import Machine
+from kvdist.connector.messages import (
+    Blocks,
+    Borrow,
+    Lent,
+    PartId,
+    Progress,
+    Release,
+    Renew,
+    Stream,
+    StreamState,
+    Ticket,
+)
+from kvdist.connector.params import ByHash, ByTransfer, Source
+from kvdist.connector.settings import Settings
+from kvdist.connector.tables import claim as claims, pull as pulls
+from kvdist.connector.tables.claim import CLAIM
+from kvdist.connector.tables.pull import PULL
+from kvdist.connector.timers import Timers
+from kvdist.ids import BlockHash, BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
+from kvdist.sched.roles import NOTHING, PENDING, Loaded, LoadFailed, LoadQuiet, Match
+
+C, P = claims.State, pulls.State
+
+
+class Wanting(Protocol):
+    """What a borrower knows of a request that wants K/V."""
+
+    request_id: RequestId
+    block_hashes: list[BlockHash]
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens are known."""
+
+    @property
+    def hash_block_size(self) -> int | None:
+        """Tokens a hash; None: it has none."""
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A lease that requests of ours want."""
+
+    name: str
+    node: NodeId
+    source: Source
+    machine: Machine[claims.State, claims.Event, claims.Effect]
+    #: Requests that want it: several if they share one prompt (T19).
+    wanting: dict[RequestId, Wanting] = field(default_factory=dict)
+    ticket: Ticket | None = None
+    #: Of the question asked by hash.
+    number: int = 0
+    tries: int = 0
+    #: Pulls that have failed.
+    failed_rounds: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pull:
+    """One round: a destination being filled."""
+
+    pull: PullId
+    #: The request whose blocks are the destination; it may have been aborted since.
+    request_id: RequestId
+    claim: Claim
+    machine: Machine[pulls.State, pulls.Event, pulls.Effect]
+    num_tokens: int
+    block_ids: list[BlockId]
+    parts: frozenset[PartId]
+    #: The hash of what it brings; None: less than a whole block.
+    content: bytes | None
+    ended: set[PartId] = field(default_factory=set)
+    quiet: set[PartId] = field(default_factory=set)
+    reason: str = ""
+
+
+class Borrower:
+    """See the module; `out` collects effects."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        run: Incarnation,
+        geometry: Geometry,
+        settings: Settings,
+        out: list[NodeEffect],
+    ) -> None:
+        self._node, self._run = node, run
+        self._geometry, self._settings = geometry, settings
+        self._out = out
+        #: Seconds on the host's clock, which sets it before it hands anything over.
+        self.now = 0.0
+        self._last_number = 0
+        self._claims: dict[str, Claim] = {}
+        self._claim_of: dict[RequestId, Claim] = {}
+        self._by_lease: dict[LeaseId, Claim] = {}
+        self._pulls: dict[PullId, Pull] = {}
+        self._pull_of: dict[RequestId, Pull] = {}
+        #: Tokens that requests compute here because their pulls failed.
+        self._recomputing: dict[RequestId, int] = {}
+        self.timers: Timers[tuple[str, str]] = Timers()
+        self.counts: Counter[str] = Counter()
+        self._do_claim = {
+            claims.Effect.ASK: self._ask,
+            claims.Effect.SEND_RELEASE: self._send_release,
+            claims.Effect.FORGET: self._forget,
+        }
+        self._do_pull = {
+            pulls.Effect.SAY_LOADED: self._say_loaded,
+            pulls.Effect.SAY_FAILED: self._say_failed,
+            pulls.Effect.CANCEL_PARTS: self._cancel_parts,
+            pulls.Effect.SAY_QUIET: self._say_quiet,
+            pulls.Effect.END_CLAIM: self._end_claim,
+        }
+
+    @property
+    def num_quarantined(self) -> int:
+        """Blocks in which bytes of failed pulls may still land."""
+        return sum(len(p.block_ids) for p in self._pulls.values() if p.machine.state is P.FAILING)
+
+    @property
+    def num_open(self) -> int:
+        """Claims and pulls that aren't over."""
+        return len(self._claims) + len(self._pulls)
+
+    # -- from the scheduler --------------------------------------------------------------------
+
+    def arrived(self, request: Wanting, source: Source) -> None:
+        """A request came, and where its K/V can be had."""
+        by_hash = isinstance(source, ByHash)
+        if by_hash and (source.node == self._node or not request.hash_block_size):
+            return  # it would ask itself, or couldn't say for what
+        name = _name_of(source, request.request_id)
+        claim = self._claims.get(name)
+        if claim is None:
+            node = source.node
+            claim = Claim(name, node, source, Machine(CLAIM, name))
+            self._claims[name] = claim
+        claim.wanting[request.request_id] = request
+        self._claim_of[request.request_id] = claim
+        if claim.machine.state is C.ASKING and claim.tries == 0:
+            if isinstance(source, Ticket):
+                self._take_ticket(claim, source)
+            else:
+                self._ask(claim)
+
+    def match(self, request: Wanting, num_local_tokens: int) -> Match:
+        """See `RemoteCache.match`."""
+        claim = self._claim_of.get(request.request_id)
+        if claim is None or claim.node == self._node:
+            return NOTHING  # what this very node holds is a local hit
+        if claim.machine.state is not C.HELD:
+            waits = claim.machine.state in (C.ASKING, C.PULLING, C.ORPHANED)
+            return PENDING if waits else NOTHING
+        num_tokens = self._loadable(claim, request, num_local_tokens)
+        if num_tokens and self._pull_of_same(claim, request) is not None:
+            return PENDING
+        return Match(num_tokens)
+
+    def _loadable(self, claim: Claim, request: Wanting, num_local_tokens: int) -> int:
+        assert claim.ticket is not None
+        if claim.failed_rounds >= self._settings.max_rounds:
+            return 0
+        num_tokens = rules.may_resume(
+            claim.ticket.resume_tokens,
+            num_local_tokens,
+            request.num_tokens,
+            self._geometry.resumes_anywhere,
+        )
+        return num_tokens if num_tokens >= self._settings.min_pull_tokens else 0
+
+    def _pull_of_same(self, claim: Claim, request: Wanting) -> Pull | None:
+        """A pull under way that brings the same content for somebody else (T20)."""
+        content = _content_of(claim, request)
+        if content is None:
+            return None
+        return next(
+            (
+                pull
+                for pull in self._pulls.values()
+                if pull.machine.state is P.PULLING and pull.content == content
+            ),
+            None,
+        )
+
+    def admitted(
+        self, request_id: RequestId, blocks: Blocks, num_local_tokens: int, num_external: int
+    ) -> None:
+        """See `RemoteCache.admitted`."""
+        claim = self._claim_of.get(request_id)
+        if claim is None:
+            return
+        if num_external:
+            self._begin(claim, request_id, blocks, num_local_tokens, num_external)
+        else:
+            self._leave(claim, request_id)
+
+    def settled(self, request_id: RequestId, num_tokens: int) -> None:
+        """What was recomputed is computed."""
+        if num_tokens >= self._recomputing.get(request_id, num_tokens + 1):
+            del self._recomputing[request_id]
+
+    def finished(self, request_id: RequestId) -> None:
+        """A request has ended, however it did."""
+        self._recomputing.pop(request_id, None)
+        claim = self._claim_of.get(request_id)
+        if claim is None:
+            return
+        self._leave(claim, request_id)
+        pull = self._pull_of.get(request_id)
+        # Its blocks are the destination, and stay until the pull is over. Whoever else waits for
+        # the same content keeps it going.
+        if pull is not None and rules.may_cancel(self._num_waiting(pull)):
+            pull.reason = pull.reason or "nobody wants it any more"
+            self._handle_pull(pull, pulls.Event.UNWANTED)
+
+    def _num_waiting(self, pull: Pull) -> int:
+        """Requests beside the pull's own that wait for its content."""
+        return len(pull.claim.wanting) + sum(
+            len(claim.wanting)
+            for claim in self._claims.values()
+            if claim.machine.state is C.HELD
+            and pull.content is not None
+            and pull.content in [_content_of(claim, request) for request in claim.wanting.values()]
+        )
+
+    # -- from peers ----------------------------------------------------------------------------
+
+    def on_lent(self, peer: NodeId, message: Lent) -> None:
+        """The answer to a question by hash."""
+        claim = next(
+            (c for c in self._claims.values() if c.number == message.number and c.node == peer),
+            None,
+        )
+        self._answered(claim, peer, message.ticket)
+
+    def on_stream_state(self, peer: NodeId, message: StreamState) -> None:
+        """How far a transfer is."""
+        claim = self._claims.get(_name_of(ByTransfer(peer, message.transfer), ""))
+        if message.progress is Progress.QUEUED:
+            if claim is not None and claim.machine.state is C.ASKING:
+                claim.tries = 1  # it lives: ask on
+            return
+        self._answered(claim, peer, message.ticket)
+
+    def _answered(self, claim: Claim | None, peer: NodeId, ticket: Ticket | None) -> None:
+        if claim is None or claim.machine.state is not C.ASKING:
+            self.counts["answers that nobody waits for"] += 1
+            mine = claim is not None and claim.ticket == ticket
+            if ticket is not None and not mine:  # what nobody wants goes back at once
+                self._out.append(SendToNode(peer, Release(ticket.lease, ticket.incarnation)))
+        elif ticket is None:
+            self._handle_claim(claim, claims.Event.NOTHING)
+        else:
+            self.timers.cancel(("ask", claim.name))
+            self._take_ticket(claim, ticket)
+
+    def on_released(self, peer: NodeId, lease: LeaseId) -> None:
+        """The owner knows."""
+        claim = self._claim_by_lease(peer, lease)
+        if claim is None or claim.machine.state is not C.RELEASING:
+            self.counts["releases answered twice"] += 1
+        else:
+            self._handle_claim(claim, claims.Event.RELEASED)
+
+    def on_withdrawn(self, peer: NodeId, lease: LeaseId) -> None:
+        """The owner takes a lease back (T11)."""
+        claim = self._claim_by_lease(peer, lease)
+        if claim is None:
+            self.counts["unknown leases withdrawn"] += 1
+        else:
+            self._handle_claim(claim, claims.Event.LOST)
+
+    def node_lost(self, peer: NodeId, but_for: Incarnation | None = None) -> None:
+        """All runs of that node but one are over, and their leases with them (T5, T21)."""
+        for claim in list(self._claims.values()):
+            ticket = claim.ticket
+            if claim.node == peer and ticket is not None and ticket.incarnation != but_for:
+                self._handle_claim(claim, claims.Event.LOST)
+
+    # -- from our workers ----------------------------------------------------------------------
+
+    def on_part_ended(self, part: PartId, failure: str) -> None:
+        """The verdict on a part."""
+        pull = self._pulls.get(part.pull)
+        if pull is None or part not in pull.parts or part in pull.ended:
+            self.counts["verdicts twice"] += 1
+            return
+        pull.ended.add(part)
+        if failure:
+            pull.reason = pull.reason or failure
+            self._handle_pull(pull, pulls.Event.PART_FAILED)
+        elif pull.machine.state is P.PULLING and rules.all_parts(len(pull.ended), len(pull.parts)):
+            self._handle_pull(pull, pulls.Event.ALL_GOOD)
+
+    def on_part_quiet(self, part: PartId) -> None:
+        """No byte of this part can land any more."""
+        pull = self._pulls.get(part.pull)
+        if pull is None or part not in pull.ended:
+            return  # of a pull that was loaded
+        pull.quiet.add(part)
+        if pull.machine.state is P.FAILING and rules.all_parts(len(pull.quiet), len(pull.parts)):
+            self._handle_pull(pull, pulls.Event.ALL_QUIET)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due; everything that has arrived was handed over before (T22)."""
+        for kind, name in self.timers.due(self.now):
+            if kind == "renew":
+                self._renew()
+            elif (claim := self._claims.get(name)) is not None:
+                again = claim.tries < self._settings.tries
+                self._handle_claim(
+                    claim, claims.Event.UNANSWERED if again else claims.Event.GAVE_UP
+                )
+
+    def _renew(self) -> None:
+        """One message a peer, with every lease that is still wanted (T22)."""
+        leases: dict[NodeId, list[LeaseId]] = {}
+        for claim in self._claims.values():
+            if claim.ticket is not None and claim.machine.state in (C.HELD, C.PULLING):
+                leases.setdefault(claim.node, []).append(claim.ticket.lease)
+        for peer, names in leases.items():
+            self._out.append(SendToNode(peer, Renew(tuple(names))))
+        if leases:
+            self.timers.set(("renew", ""), self.now + self._settings.renewal_s)
+
+    # -- what claims do ------------------------------------------------------------------------
+
+    def _handle_claim(self, claim: Claim, event: claims.Event) -> None:
+        for effect in claim.machine.handle(event):
+            self._do_claim[effect](claim)
+
+    def _take_ticket(self, claim: Claim, ticket: Ticket) -> None:
+        claim.ticket, claim.tries = ticket, 0
+        self._by_lease[ticket.lease] = claim
+        self._handle_claim(claim, claims.Event.TICKET)
+        # The first renewal goes at once: its way here may have been long.
+        self._renew()
+
+    def _ask(self, claim: Claim) -> None:
+        claim.tries += 1
+        self.timers.set(("ask", claim.name), self.now + self._settings.answer_s)
+        if isinstance(claim.source, ByTransfer):
+            self._out.append(SendToNode(claim.node, Stream(claim.source.transfer)))
+            return
+        claim.number = claim.number or self._next_number()
+        request = next(iter(claim.wanting.values()))
+        assert request.hash_block_size, "looked at when it came"
+        most = (request.num_tokens - 1) // request.hash_block_size
+        hashes = tuple(request.block_hashes[:most])
+        borrow = Borrow(PullId(claim.number), self._run, hashes, request.hash_block_size)
+        self._out.append(SendToNode(claim.node, borrow))
+
+    def _send_release(self, claim: Claim) -> None:
+        assert claim.ticket is not None
+        claim.tries += 1
+        self.timers.set(("ask", claim.name), self.now + self._settings.answer_s)
+        release = Release(claim.ticket.lease, claim.ticket.incarnation)
+        self._out.append(SendToNode(claim.node, release))
+
+    def _forget(self, claim: Claim) -> None:
+        self.timers.cancel(("ask", claim.name))
+        self._claims.pop(claim.name, None)
+        if claim.ticket is not None and self._by_lease.get(claim.ticket.lease) is claim:
+            del self._by_lease[claim.ticket.lease]
+        for request_id in claim.wanting:
+            self._claim_of.pop(request_id, None)
+
+    def _leave(self, claim: Claim, request_id: RequestId) -> None:
+        """A request needs the claim no more; the last one ends it."""
+        claim.wanting.pop(request_id, None)
+        self._claim_of.pop(request_id, None)
+        if not claim.wanting and claim.machine.state in (C.ASKING, C.HELD):
+            claim.tries = 0
+            self._handle_claim(claim, claims.Event.UNWANTED)
+
+    # -- what pulls do -------------------------------------------------------------------------
+
+    def _begin(
+        self, claim: Claim, request_id: RequestId, blocks: Blocks, first: int, num_tokens: int
+    ) -> None:
+        ticket = claim.ticket
+        assert ticket is not None
+        spans = wanted(self._geometry, first, first + num_tokens)
+        number = PullId(self._next_number())
+        fetches = [
+            Fetch(
+                PartId(number, cut.reader, cut.owner), ticket.lease, ticket.node,
+                ticket.incarnation, spans, cut.heads, blocks,
+            )
+            for cut in cuts(self._geometry, ticket.num_ranks)
+        ]  # fmt: skip
+        pull = Pull(
+            number, request_id, claim, Machine(PULL, str(number)), num_tokens,
+            external_blocks(self._geometry, blocks, first),
+            frozenset(fetch.part for fetch in fetches),
+            _content_of(claim, claim.wanting[request_id]),
+        )  # fmt: skip
+        self._pulls[number] = self._pull_of[request_id] = pull
+        self._handle_claim(claim, claims.Event.PULL)
+        self._out += [SendToWorker(fetch.part.reader, fetch) for fetch in fetches]
+
+    def _handle_pull(self, pull: Pull, event: pulls.Event) -> None:
+        for effect in pull.machine.handle(event):
+            self._do_pull[effect](pull)
+
+    def _say_loaded(self, pull: Pull) -> None:
+        self._out.append(Loaded(pull.request_id))
+
+    def _say_failed(self, pull: Pull) -> None:
+        pull.claim.failed_rounds += 1
+        again = self._goes_on(pull)
+        self._out.append(LoadFailed(pull.request_id, pull.reason, again))
+
+    def _goes_on(self, pull: Pull) -> bool:
+        """Whether a request whose pull failed goes on: by another round, or by computing (caps)."""
+        if pull.request_id not in pull.claim.wanting:
+            return False
+        if pull.claim.failed_rounds < self._settings.max_rounds:
+            return True
+        if self._settings.on_failure == "fail":
+            return False
+        total = sum(self._recomputing.values()) + pull.num_tokens
+        if total > self._settings.max_recompute_tokens:
+            self.counts["recomputations over the limit"] += 1
+            return False
+        self._recomputing[pull.request_id] = pull.num_tokens
+        return True
+
+    def _cancel_parts(self, pull: Pull) -> None:
+        for part in sorted(pull.parts - pull.ended, key=lambda part: (part.reader, part.owner)):
+            self._out.append(SendToWorker(part.reader, Cancel(part)))
+
+    def _say_quiet(self, pull: Pull) -> None:
+        self._out.append(LoadQuiet(pull.block_ids))
+
+    def _end_claim(self, pull: Pull) -> None:
+        del self._pulls[pull.pull]
+        if self._pull_of.get(pull.request_id) is pull:
+            del self._pull_of[pull.request_id]
+        claim = pull.claim
+        self._handle_claim(claim, claims.Event.PULL_OVER)
+        if pull.machine.state is P.LOADED:
+            self._leave(claim, pull.request_id)
+        elif claim.machine.state is C.HELD and not claim.wanting:
+            claim.tries = 0
+            self._handle_claim(claim, claims.Event.UNWANTED)
+
+    # -- small things --------------------------------------------------------------------------
+
+    def _claim_by_lease(self, peer: NodeId, lease: LeaseId) -> Claim | None:
+        claim = self._by_lease.get(lease)
+        return claim if claim is not None and claim.node == peer else None
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+
+def _name_of(source: Source, request_id: RequestId) -> str:
+    """One claim a lease, a transfer, or a request that asks by hash."""
+    if isinstance(source, Ticket):
+        return f"lease {source.lease.hex()}"
+    if isinstance(source, ByTransfer):
+        return f"transfer {source.transfer} of {source.node}"
+    return f"hashes of {request_id}"
+
+
+def _content_of(claim: Claim, request: Wanting) -> bytes | None:
+    """What a pull of this claim would bring: the hash of the last whole block; None: no whole
+    block, or not known yet.
+    """
+    if claim.ticket is None or not request.hash_block_size:
+        return None
+    count = claim.ticket.resume_tokens // request.hash_block_size
+    return request.block_hashes[count - 1] if 0 < count <= len(request.block_hashes) else None

@@ -1,0 +1,462 @@
+"""The owner's node: which blocks are promised to which peer, until when.
+
+Owns:   the leases, their clocks, and what each worker has acknowledged of them.
+Knows nothing of: our block pool (it is given ids, and asks `Holdings`), links, who reads what.
+Source: T1, T4, T10-T15, T22, T25 of docs/protocol.md.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvdist.connector import rules
+from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker, TicketReady, WorkerLost
+from kvdist.connector.geometry import Geometry, kept
+from kvdist.connector.local import Extend, Grant, Revoke
+from kvdist.connector.machine import Machine
+from kvdist.connector.messages import (
+    Blocks,
+    Borrow,
+    Lent,
+    Progress,
+    Release,
+    Released,
+    Renew,
+    Stream,
+    StreamState,
+    Ticket,
+    Withdrawn,
+)
+from kvdist.connector.settings import Settings
+from kvdist.connector.tables.lease import LEASE, Effect, Event, State
+from kvdist.connector.timers import Timers
+from kvdist.ids import (
+    BlockHash,
+    BlockId,
+    Incarnation,
+    LeaseId,
+    NodeId,
+    PullId,
+    Rank,
+    RequestId,
+    TransferId,
+)
+from kvdist.sched.roles import BlocksReturned
+
+
+class Holdings(Protocol):
+    """What a lender asks of the host's blocks."""
+
+    @property
+    def pool_blocks(self) -> int:
+        """Blocks of the pool, the null block left out."""
+
+    @property
+    def longest_blocks(self) -> int:
+        """Blocks of one longest sequence."""
+
+    def lend(
+        self, hashes: tuple[BlockHash, ...], hash_block_size: int, most_blocks: int
+    ) -> tuple[Blocks, int] | None:
+        """Hold the longest settled prefix of these hashes, at most so many blocks and only out of
+        what nobody needs (T1, T13); its blocks and tokens, or None. `BlocksReturned` ends it.
+        """
+
+
+@dataclass(slots=True)
+class Lease:
+    """Blocks promised to one reader."""
+
+    lease: LeaseId
+    #: The request whose blocks these are; None: lent by hash.
+    request_id: RequestId | None
+    blocks: Blocks
+    resume_tokens: int
+    machine: Machine[State, Event, Effect]
+    #: Written so far; less than `resume_tokens` while it streams.
+    settled: int
+    #: True once the host holds the blocks for us: the request has ended, or there is none.
+    is_held: bool
+    transfer: TransferId | None = None
+    #: Who has it, as far as is known; of a lease by hash, who asked and under which number.
+    reader: NodeId | None = None
+    reader_run: Incarnation | None = None
+    number: PullId | None = None
+    #: When its whole life is over (T10).
+    ends_at: float = 0.0
+    ungranted: set[Rank] = field(default_factory=set)
+    unrevoked: set[Rank] = field(default_factory=set)
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks it keeps, null ones left out."""
+        return len(self.block_ids)
+
+    @property
+    def block_ids(self) -> list[BlockId]:
+        """The blocks that are lent."""
+        return [block for table in self.blocks for block in table if block]
+
+
+class Lender:
+    """See the module; `out` collects effects."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        run: Incarnation,
+        geometry: Geometry,
+        settings: Settings,
+        holdings: Holdings,
+        new_lease_id: Callable[[], LeaseId],
+        out: list[NodeEffect],
+    ) -> None:
+        self._node, self._run = node, run
+        self._geometry, self._settings, self._holdings = geometry, settings, holdings
+        self._new_lease_id = new_lease_id
+        self._out = out
+        #: Seconds on the host's clock, which sets it before it hands anything over.
+        self.now = 0.0
+        self.leases: dict[LeaseId, Lease] = {}
+        #: Requests whose blocks are to be lent at their end, and under which transfer.
+        self._to_lend: dict[RequestId, TransferId | None] = {}
+        self._by_request: dict[RequestId, Lease] = {}
+        self._transfers: dict[TransferId, RequestId] = {}
+        #: Questions about transfers: who waits for an answer (T14).
+        self._asked: dict[TransferId, NodeId] = {}
+        self.timers: Timers[tuple[str, object]] = Timers()
+        #: What was ignored, by kind: unknown, late.
+        self.counts: Counter[str] = Counter()
+        self.is_draining = False
+        self._do = {
+            Effect.ISSUE_TICKET: self._issue_ticket,
+            Effect.REFUSE_TICKET: self._refuse_ticket,
+            Effect.RESTART_CLOCK: self._restart_clock,
+            Effect.SEND_REVOKE: self._send_revoke,
+            Effect.SEND_WITHDRAWN: self._send_withdrawn,
+            Effect.RETURN_BLOCKS: self._return_blocks,
+        }
+
+    # -- from the scheduler --------------------------------------------------------------------
+
+    def lend_at_end(self, request_id: RequestId, transfer: TransferId | None = None) -> None:
+        """The K/V of this request are for a peer; with a transfer id it may read along (T11)."""
+        self._to_lend[request_id] = transfer
+        if transfer is not None:
+            self._transfers[transfer] = request_id
+            self._answer_stream(transfer)
+
+    def is_full(self) -> bool:
+        """True if no more can be lent: new work for peers is to be refused (T10)."""
+        return not rules.may_lend(
+            self.num_leased, 1, self._holdings.pool_blocks, self._holdings.longest_blocks
+        )
+
+    @property
+    def num_leased(self) -> int:
+        """Blocks under lease, shared ones counted once for each lease."""
+        return sum(lease.num_blocks for lease in self.leases.values())
+
+    @property
+    def num_questions(self) -> int:
+        """Transfers that peers wait for, or that are known and not over."""
+        return len(self._asked) + len(self._transfers)
+
+    def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
+        """A request whose K/V are for a peer holds all blocks that it will write (T11)."""
+        transfer = self._to_lend.get(request_id)
+        blocks = kept(self._geometry, blocks, resume_tokens)
+        if transfer is not None and self._geometry.streams and self._fits(blocks):
+            self._begin(request_id, blocks, resume_tokens, 0, transfer=transfer)
+
+    def settled(self, request_id: RequestId, num_tokens: int) -> None:
+        """So many tokens of a request are written, by steps that are over."""
+        lease = self._by_request.get(request_id)
+        if lease is None or num_tokens <= lease.settled:
+            return
+        lease.settled = min(num_tokens, lease.resume_tokens)
+        if lease.machine.state in (State.GRANTING, State.ACTIVE):
+            self._to_workers(Extend(lease.lease, lease.settled))
+
+    def may_preempt(self, request_id: RequestId) -> bool:
+        """Whether nobody reads along; if somebody does, that is being ended (T12)."""
+        lease = self._by_request.get(request_id)
+        if lease is None:
+            return True
+        self._handle(lease, Event.TAKEN_BACK)
+        return False
+
+    def finished(
+        self, request_id: RequestId, blocks: Blocks, num_tokens: int, *, is_usable: bool
+    ) -> list[BlockId]:
+        """A request has ended; returns those of its blocks that are lent, and have to be held."""
+        wanted = request_id in self._to_lend
+        transfer = self._to_lend.pop(request_id, None)
+        lease = self._by_request.get(request_id)
+        if lease is not None:  # somebody reads along, or did
+            lease.is_held = True
+            self._end_stream(lease, num_tokens, is_usable=is_usable)
+            return lease.block_ids
+        if not wanted:
+            return []
+        blocks = kept(self._geometry, blocks, num_tokens)
+        if is_usable and num_tokens and self._fits(blocks):
+            lease = self._begin(request_id, blocks, num_tokens, num_tokens, transfer=transfer)
+            lease.is_held = True
+            return lease.block_ids
+        self._out.append(TicketReady(request_id, None))
+        self._forget_transfer(transfer)
+        return []
+
+    def _end_stream(self, lease: Lease, num_tokens: int, *, is_usable: bool) -> None:
+        """A request that somebody reads along with has ended; its ticket is an ordinary one now."""
+        request_id, state = lease.request_id, lease.machine.state
+        assert request_id is not None
+        if not is_usable:
+            self._handle(lease, Event.TAKEN_BACK)
+        self.settled(request_id, num_tokens)
+        if state is State.ACTIVE:
+            ticket = self._ticket(lease) if is_usable else None
+            self._out.append(TicketReady(request_id, ticket))
+        elif state is State.REVOKING:
+            self._out.append(TicketReady(request_id, None))
+
+    def take_back_soft(self) -> None:
+        """The node needs blocks: leases by hash go first (T13)."""
+        for lease in list(self.leases.values()):
+            if lease.request_id is None:
+                self._handle(lease, Event.TAKEN_BACK)
+
+    def drain(self) -> None:
+        """Lend nothing more; what is lent stays until it is released or its life ends."""
+        self.is_draining = True
+
+    # -- from peers ----------------------------------------------------------------------------
+
+    def on_release(self, peer: NodeId, message: Release) -> None:
+        """Answered whatever it names (T4, T14)."""
+        lease = self.leases.get(message.lease)
+        if lease is None or not rules.is_same_run(message.incarnation, self._run):
+            self.counts["release of an unknown lease"] += 1
+        elif lease.machine.state is State.GRANTING:
+            self.counts["release before the ticket"] += 1
+        else:
+            self._handle(lease, Event.RELEASED)
+        self._out.append(SendToNode(peer, Released(message.lease)))
+
+    def on_renew(self, _peer: NodeId, message: Renew) -> None:
+        """Unknown ones are counted and ignored."""
+        for name in message.leases:
+            lease = self.leases.get(name)
+            if lease is None or lease.machine.state is State.GRANTING:
+                self.counts["renewal of an unknown lease"] += 1
+            else:
+                self._handle(lease, Event.RENEWED)
+
+    def on_borrow(self, peer: NodeId, message: Borrow) -> None:
+        """Lend what we hold of these hashes, if it can be spared (T13); a repeat asks again."""
+        for lease in self.leases.values():
+            if (lease.reader, lease.reader_run, lease.number) == (
+                peer, message.reader_run, message.number,
+            ):  # fmt: skip
+                if lease.machine.state is State.ACTIVE:
+                    self._issue_ticket(lease)
+                return  # or its answer comes when it is granted
+        mine = [
+            lease
+            for lease in self.leases.values()
+            if lease.reader == peer and lease.number is not None
+        ]
+        cap = int(self._settings.soft_share * self._holdings.pool_blocks)
+        most = min(cap - sum(lease.num_blocks for lease in mine), self._room())
+        found = None
+        if most > 0 and not self.is_draining:
+            found = self._holdings.lend(message.hashes, message.hash_block_size, most)
+        if found is None:
+            self._out.append(SendToNode(peer, Lent(message.number, None)))
+            return
+        blocks, tokens = found
+        lease = self._begin(None, blocks, tokens, tokens)
+        lease.is_held, lease.number = True, message.number
+        lease.reader, lease.reader_run = peer, message.reader_run
+
+    def on_stream(self, peer: NodeId, message: Stream) -> None:
+        """Answer how far the transfer is; one that isn't known yet waits a while (T14)."""
+        transfer = message.transfer
+        if transfer in self._transfers:
+            self._asked[transfer] = peer
+            self._answer_stream(transfer)
+            return
+        waiting = sum(name == peer for name in self._asked.values())
+        full = len(self._asked) >= self._settings.max_parked
+        if transfer not in self._asked and (
+            full or waiting >= self._settings.max_parked_per_peer or self.is_draining
+        ):
+            self.counts["parked questions over the limit"] += 1
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+            return
+        if transfer not in self._asked:
+            self.timers.set(("parked", transfer), self.now + self._settings.parked_s)
+        self._asked[transfer] = peer
+
+    # -- from our workers ----------------------------------------------------------------------
+
+    def on_granted(self, rank: Rank, name: LeaseId) -> None:
+        """One worker more can serve it; after the last the ticket may leave (T15)."""
+        lease = self.leases.get(name)
+        if lease is None or rank not in lease.ungranted:
+            self.counts["grant acknowledged twice"] += 1
+            return
+        lease.ungranted.discard(rank)
+        if rules.may_issue(list(lease.ungranted)):
+            self.timers.cancel(("grant", name))
+            self._handle(lease, Event.GRANTED)
+
+    def on_revoked(self, rank: Rank, name: LeaseId) -> None:
+        """One worker more has stopped; after the last the blocks may go back (T15)."""
+        lease = self.leases.get(name)
+        if lease is None or rank not in lease.unrevoked:
+            self.counts["revocation acknowledged twice"] += 1
+            return
+        lease.unrevoked.discard(rank)
+        if rules.may_return(list(lease.unrevoked)):
+            self._handle(lease, Event.REVOKED)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due; everything that has arrived was handed over before (T22)."""
+        for kind, key in self.timers.due(self.now):
+            if kind == "parked":
+                self._end_parking(str(key))
+            elif isinstance(key, bytes) and (lease := self.leases.get(LeaseId(key))) is not None:
+                if kind == "clock":
+                    self._handle(lease, Event.EXPIRED)
+                else:
+                    self._out += [WorkerLost(rank) for rank in sorted(lease.ungranted)]
+
+    def _end_parking(self, transfer: TransferId) -> None:
+        if transfer not in self._transfers and (peer := self._asked.pop(transfer, None)):
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+
+    # -- what leases do ------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        request_id: RequestId | None,
+        blocks: Blocks,
+        resume_tokens: int,
+        settled: int,
+        *,
+        transfer: TransferId | None = None,
+    ) -> Lease:
+        name = self._new_lease_id()
+        lease = Lease(
+            name, request_id, blocks, resume_tokens, Machine(LEASE, name.hex()), settled,
+            is_held=False, transfer=transfer,
+        )  # fmt: skip
+        self.leases[name] = lease
+        if request_id is not None:
+            self._by_request[request_id] = lease
+        lease.ungranted = {Rank(rank) for rank in range(self._geometry.num_ranks)}
+        self._to_workers(Grant(name, blocks, resume_tokens, settled))
+        self.timers.set(("grant", name), self.now + self._settings.ack_s)
+        return lease
+
+    def _handle(self, lease: Lease, event: Event) -> None:
+        for effect in lease.machine.handle(event):
+            self._do[effect](lease)
+
+    def _ticket(self, lease: Lease) -> Ticket:
+        remaining = min(self._settings.lease_s, max(0.0, lease.ends_at - self.now))
+        return Ticket(
+            lease.lease, self._node, self._run, lease.resume_tokens, int(remaining * 1000),
+            Rank(self._geometry.num_ranks),
+        )  # fmt: skip
+
+    def _issue_ticket(self, lease: Lease) -> None:
+        if not lease.ends_at:
+            lease.ends_at = self.now + self._settings.life_s
+        if lease.number is not None and lease.reader is not None:
+            self._out.append(SendToNode(lease.reader, Lent(lease.number, self._ticket(lease))))
+        elif lease.request_id is not None and lease.is_held:
+            self._out.append(TicketReady(lease.request_id, self._ticket(lease)))
+        if lease.transfer is not None:
+            self._answer_stream(lease.transfer)
+
+    def _refuse_ticket(self, lease: Lease) -> None:
+        if lease.number is not None and lease.reader is not None:
+            self._out.append(SendToNode(lease.reader, Lent(lease.number, None)))
+        elif lease.request_id is not None and lease.is_held:
+            self._out.append(TicketReady(lease.request_id, None))
+
+    def _restart_clock(self, lease: Lease) -> None:
+        at = min(self.now + self._settings.lease_s, lease.ends_at)
+        self.timers.set(("clock", lease.lease), at)
+
+    def _send_revoke(self, lease: Lease) -> None:
+        self.timers.cancel(("clock", lease.lease))
+        lease.unrevoked = {Rank(rank) for rank in range(self._geometry.num_ranks)}
+        self._to_workers(Revoke(lease.lease))
+
+    def _send_withdrawn(self, lease: Lease) -> None:
+        if lease.reader is not None:
+            self._out.append(SendToNode(lease.reader, Withdrawn(lease.lease)))
+
+    def _return_blocks(self, lease: Lease) -> None:
+        del self.leases[lease.lease]
+        self.timers.cancel(("grant", lease.lease))
+        if lease.request_id is not None:
+            self._by_request.pop(lease.request_id, None)
+            if lease.request_id not in self._to_lend:
+                self._forget_transfer(lease.transfer)
+        if lease.is_held:
+            self._out.append(BlocksReturned(lease.block_ids))
+
+    # -- small things --------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        holdings = self._holdings
+        return holdings.pool_blocks - holdings.longest_blocks - self.num_leased
+
+    def _soft_room(self, peer: NodeId) -> int:
+        """Blocks that this peer may still borrow by hash (T13)."""
+        lent = sum(
+            lease.num_blocks
+            for lease in self.leases.values()
+            if lease.reader == peer and lease.number is not None
+        )
+        return int(self._settings.soft_share * self._holdings.pool_blocks) - lent
+
+    def _fits(self, blocks: Blocks) -> bool:
+        more = sum(1 for table in blocks for block in table if block)
+        holdings = self._holdings
+        return not self.is_draining and rules.may_lend(
+            self.num_leased, more, holdings.pool_blocks, holdings.longest_blocks
+        )
+
+    def _to_workers(self, message: Grant | Extend | Revoke) -> None:
+        self._out += [SendToWorker(Rank(rank), message) for rank in range(self._geometry.num_ranks)]
+
+    def _answer_stream(self, transfer: TransferId) -> None:
+        peer = self._asked.get(transfer)
+        if peer is None:
+            return
+        self.timers.cancel(("parked", transfer))
+        lease = self._by_request.get(self._transfers.get(transfer, ""))
+        if lease is not None and lease.machine.state is State.ACTIVE:
+            lease.reader = peer
+            state = StreamState(transfer, Progress.ADMITTED, self._ticket(lease))
+            del self._asked[transfer]
+        else:
+            state = StreamState(transfer, Progress.QUEUED, None)
+        self._out.append(SendToNode(peer, state))
+
+    def _forget_transfer(self, transfer: TransferId | None) -> None:
+        if transfer is None:
+            return
+        self._transfers.pop(transfer, None)
+        self.timers.cancel(("parked", transfer))
+        if (peer := self._asked.pop(transfer, None)) is not None:
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))

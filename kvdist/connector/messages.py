@@ -1,0 +1,242 @@
+"""What nodes, and their workers, say to each other.
+
+Owns:   nothing; messages are frozen values.
+Knows nothing of: how they are encoded (`codec`), who sends them when.
+Units:  tokens; a span of tokens is (first, one past the last).
+Limits: every size is bounded where it is declared, so that a peer can't make us keep more.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, TypeAlias
+
+from kvdist.ids import BlockHash, BlockId, Incarnation, LeaseId, PullId, Rank
+
+#: The version that we speak, and the oldest that we still understand.
+VERSION = 2
+OLDEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """Of a number its value, of a text, bytes or tuple its length."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The version that brought a field; older peers neither send nor get it."""
+
+    version: int
+
+
+MAX_GROUPS = 1024
+MAX_TOKENS = 1 << 40
+MAX_LIST = 1 << 16
+
+Count: TypeAlias = Annotated[int, AtMost(MAX_TOKENS)]
+Name: TypeAlias = Annotated[str, AtMost(256)]
+Reason: TypeAlias = Annotated[str, AtMost(512)]
+#: Of one group: tokens [first, last) whose K/V are wanted; empty if none.
+TokenSpan: TypeAlias = tuple[Count, Count]
+TokenSpans: TypeAlias = Annotated[tuple[TokenSpan, ...], AtMost(MAX_GROUPS)]
+#: `[group][block]`, 0 where a group skips a position.
+Blocks: TypeAlias = Annotated[
+    tuple[Annotated[tuple[Annotated[BlockId, AtMost(1 << 26)], ...], AtMost(MAX_LIST)], ...],
+    AtMost(MAX_GROUPS),
+]
+Lease: TypeAlias = Annotated[LeaseId, AtMost(16)]
+Run: TypeAlias = Annotated[Incarnation, AtMost(1 << 63)]
+PullNumber: TypeAlias = Annotated[PullId, AtMost(1 << 63)]
+RankNumber: TypeAlias = Annotated[Rank, AtMost(1 << 16)]
+Heads: TypeAlias = tuple[Annotated[int, AtMost(1 << 16)], Annotated[int, AtMost(1 << 16)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A lease, as its reader needs it: small, since the blocks are listed when a pull opens."""
+
+    lease: Lease
+    node: Name
+    incarnation: Run
+    #: Tokens from the start whose K/V the lease covers; every group can resume exactly there (T6).
+    resume_tokens: Count
+    #: How long the lease waits, from when the ticket left (never a date).
+    remaining_ms: Count
+    #: The owner's workers; where they are reached is known from the membership, never from here.
+    num_ranks: RankNumber
+
+
+# -- between nodes ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The reader needs a lease no more. Answered by `Released`, also for an unknown lease."""
+
+    lease: Lease
+    incarnation: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The owner knows."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """All leases of this owner that the reader still wants (T22); not answered."""
+
+    leases: Annotated[tuple[Lease, ...], AtMost(MAX_LIST)]
+
+
+@dataclass(frozen=True, slots=True)
+class Borrow:
+    """Lend me the longest prefix of these block hashes that you hold. Answered by `Lent`."""
+
+    number: PullNumber
+    reader_run: Run
+    hashes: Annotated[tuple[Annotated[BlockHash, AtMost(64)], ...], AtMost(MAX_LIST)]
+    #: Tokens a hash.
+    hash_block_size: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """The answer to `Borrow`; no ticket: nothing to lend."""
+
+    number: PullNumber
+    ticket: Ticket | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """I want the K/V of this transfer as they come (T11). Answered by `StreamState`."""
+
+    transfer: Name
+
+
+class Progress(Enum):
+    """How far the owner is with a transfer."""
+
+    QUEUED = 0  #: known, not admitted yet: ask again
+    ADMITTED = 1  #: all its blocks are held; the ticket is there
+    GONE = 2  #: unknown, failed or over
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The answer to `Stream`; also sent by itself once the transfer is admitted."""
+
+    transfer: Name
+    progress: Progress
+    ticket: Ticket | None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A lease is being taken back: nothing new can be opened (T11, T12). Not answered."""
+
+    lease: Lease
+
+
+# -- between a reader's worker and an owner's ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PartId:
+    """One part of one round of a pull, named by its reader."""
+
+    pull: PullNumber
+    #: The reader's rank and the owner's.
+    reader: RankNumber
+    owner: RankNumber
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Begin to serve. Answered by `Opened` or `Denied`; a repeat gets the same answer."""
+
+    part: PartId
+    lease: Lease
+    #: The run of the owner that issued the lease (T5).
+    owner: Run
+    wanted: TokenSpans
+    #: KV heads [first, last) that are wanted of each token.
+    heads: Heads
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """It is open; the owner sends the bytes, or the reader reads them from these blocks."""
+
+    part: PartId
+    #: The owner's whole tables; empty where it sends.
+    blocks: Blocks
+    #: Tokens that can be read now; more come with `Settled` (streaming).
+    settled: Annotated[Count, Since(2)] = MAX_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An open part can be read further; not answered."""
+
+    part: PartId
+    settled: Count
+
+
+class Why(Enum):
+    """Why a part is denied."""
+
+    GONE = 0  #: no such lease, or no more: the bytes, if any came, are worthless
+    TAKEN = 1  #: another reader is at it (T19)
+    REFUSED = 2  #: it isn't what the lease covers
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The answer to `Open` or `Confirm`, or said of an open part that can't be finished."""
+
+    part: PartId
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """All bytes are there: are they good? Answered by `Confirmed` or `Denied` (T4)."""
+
+    part: PartId
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """They are: nothing that was read was reused since it was opened."""
+
+    part: PartId
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The reader has stopped reading, or never began; not answered."""
+
+    part: PartId
+
+
+@dataclass(frozen=True, slots=True)
+class StillReading:
+    """The reader's read moves on (T16); not answered."""
+
+    part: PartId
+
+
+NodeMessage: TypeAlias = (
+    Release | Released | Renew | Borrow | Lent | Stream | StreamState | Withdrawn
+)
+WorkerMessage: TypeAlias = (
+    Open | Opened | Settled | Denied | Confirm | Confirmed | Close | StillReading
+)
+Message: TypeAlias = NodeMessage | WorkerMessage

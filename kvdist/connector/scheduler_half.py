@@ -1,0 +1,174 @@
+"""The connector's half in a node process: leases and pulls, and the scheduler's `RemoteCache`.
+
+Owns:   nothing of its own: `Lender` and `Borrower` do; it says who gets which message.
+Knows nothing of: our block pool, sockets, tensors; so it serves any scheduler that plays its part.
+Driven by: a host that carries out `take_effects` and brings events back; input before `tick` (T22).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from kvdist.connector.borrower import Borrower
+from kvdist.connector.effects import NodeEffect
+from kvdist.connector.geometry import Geometry
+from kvdist.connector.lender import Holdings, Lender
+from kvdist.connector.local import FromWorker, Granted, PartEnded, PartQuiet, Revoked
+from kvdist.connector.messages import (
+    Blocks,
+    Borrow,
+    Lent,
+    NodeMessage,
+    Release,
+    Released,
+    Renew,
+    Stream,
+    StreamState,
+    Withdrawn,
+)
+from kvdist.connector.params import Lend, read_params
+from kvdist.connector.settings import Settings
+from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank
+from kvdist.sched.roles import BlockTables, Match
+from kvdist.sched.sequence import Sequence, SequenceStatus
+
+
+class SchedulerHalf:
+    """See the module, and `kvdist.sched.roles.RemoteCache`."""
+
+    def __init__(
+        self,
+        node: NodeId,
+        run: Incarnation,
+        geometry: Geometry,
+        settings: Settings,
+        holdings: Holdings,
+        new_lease_id: Callable[[], LeaseId],
+    ) -> None:
+        self._settings, self._holdings = settings, holdings
+        self._out: list[NodeEffect] = []
+        self.lender = Lender(node, run, geometry, settings, holdings, new_lease_id, self._out)
+        self.borrower = Borrower(node, run, geometry, settings, self._out)
+
+    def take_effects(self) -> list[NodeEffect]:
+        """What is to be done now, in order."""
+        effects = self._out[:]
+        self._out.clear()
+        return effects
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was ignored or refused, by kind."""
+        return self.lender.counts + self.borrower.counts
+
+    @property
+    def is_ready(self) -> bool:
+        """False while too much of the pool is in quarantine (T17)."""
+        share = self._settings.quarantine_share * self._holdings.pool_blocks
+        return self.borrower.num_quarantined <= share
+
+    # -- RemoteCache ---------------------------------------------------------------------------
+
+    def arrived(self, sequence: Sequence) -> None:
+        """See `RemoteCache.arrived`."""
+        wish = read_params(sequence.kv_transfer_params)
+        if isinstance(wish, Lend):
+            self.lender.lend_at_end(sequence.request_id, wish.transfer)
+        elif wish is not None:
+            self.borrower.arrived(sequence.request, wish)
+
+    def match(self, sequence: Sequence, num_local_tokens: int) -> Match:
+        """See `RemoteCache.match`."""
+        return self.borrower.match(sequence.request, num_local_tokens)
+
+    def admitted(
+        self,
+        sequence: Sequence,
+        block_ids: BlockTables,
+        num_local_tokens: int,
+        num_external_tokens: int,
+    ) -> None:
+        """See `RemoteCache.admitted`."""
+        name, blocks = sequence.request_id, _frozen(block_ids)
+        self.borrower.admitted(name, blocks, num_local_tokens, num_external_tokens)
+        self.lender.admitted(name, blocks, sequence.request.num_prompt_tokens - 1)
+
+    def settled(self, sequence: Sequence, num_tokens: int) -> None:
+        """See `RemoteCache.settled`."""
+        self.lender.settled(sequence.request_id, num_tokens)
+        self.borrower.settled(sequence.request_id, num_tokens)
+
+    def may_preempt(self, sequence: Sequence) -> bool:
+        """See `RemoteCache.may_preempt`."""
+        return self.lender.may_preempt(sequence.request_id)
+
+    def short_of_blocks(self) -> None:
+        """See `RemoteCache.short_of_blocks`."""
+        self.lender.take_back_soft()
+
+    def finished(
+        self, sequence: Sequence, block_ids: BlockTables, num_tokens: int
+    ) -> list[BlockId]:
+        """See `RemoteCache.finished`."""
+        self.borrower.finished(sequence.request_id)
+        return self.lender.finished(
+            sequence.request_id,
+            _frozen(block_ids),
+            num_tokens,
+            is_usable=sequence.status is SequenceStatus.FINISHED_PREFILLED,
+        )
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def from_node(self, peer: NodeId, message: NodeMessage) -> None:
+        """From another node, as its link has proved who it is."""
+        match message:
+            case Release():
+                self.lender.on_release(peer, message)
+            case Renew():
+                self.lender.on_renew(peer, message)
+            case Borrow():
+                self.lender.on_borrow(peer, message)
+            case Stream():
+                self.lender.on_stream(peer, message)
+            case Released():
+                self.borrower.on_released(peer, message.lease)
+            case Lent():
+                self.borrower.on_lent(peer, message)
+            case StreamState():
+                self.borrower.on_stream_state(peer, message)
+            case Withdrawn():
+                self.borrower.on_withdrawn(peer, message.lease)
+
+    def from_worker(self, rank: Rank, message: FromWorker) -> None:
+        """From a worker of our own."""
+        match message:
+            case Granted():
+                self.lender.on_granted(rank, message.lease)
+            case Revoked():
+                self.lender.on_revoked(rank, message.lease)
+            case PartEnded():
+                self.borrower.on_part_ended(message.part, message.failure)
+            case PartQuiet():
+                self.borrower.on_part_quiet(message.part)
+
+    def node_seen(self, peer: NodeId, run: Incarnation) -> None:
+        """That run of a node is there: all others are over (T5, T21)."""
+        self.borrower.node_lost(peer, but_for=run)
+
+    def clock(self, now: float) -> None:
+        """It is now so late; to be said before anything is handed over."""
+        self.lender.now = self.borrower.now = now
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self.lender.tick()
+        self.borrower.tick()
+
+    def next_at(self) -> float | None:
+        """When to call `tick` at the latest."""
+        times = [self.lender.timers.next_at(), self.borrower.timers.next_at()]
+        return min((at for at in times if at is not None), default=None)
+
+
+def _frozen(tables: BlockTables) -> Blocks:
+    return tuple(tuple(table) for table in tables)

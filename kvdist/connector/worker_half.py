@@ -1,0 +1,126 @@
+"""The connector's half in a worker: where the bytes are, on both ends of a pull.
+
+Owns:   nothing of its own: `Server` and `Fetcher` do; it says who gets which message.
+Knows nothing of: requests, schedulers, sockets, tensors.
+Driven by: a host that carries out `take_effects` and brings events back; input before `tick` (T22).
+"""
+
+from collections import Counter
+
+from kvdist.connector.effects import ServeKey, WorkerEffect
+from kvdist.connector.fetcher import Fetcher
+from kvdist.connector.geometry import Geometry, Piece
+from kvdist.connector.local import Cancel, Extend, Fetch, Grant, Revoke, ToWorker
+from kvdist.connector.messages import (
+    Close,
+    Confirm,
+    Confirmed,
+    Denied,
+    Open,
+    Opened,
+    PartId,
+    Settled,
+    StillReading,
+    TokenSpans,
+    WorkerMessage,
+)
+from kvdist.connector.server import Server
+from kvdist.connector.settings import Settings
+from kvdist.ids import Incarnation, NodeId, Rank
+
+
+class WorkerHalf:
+    """See the module. `sends`: the owner's side sends bytes; else readers read by themselves."""
+
+    def __init__(
+        self, run: Incarnation, rank: Rank, geometry: Geometry, settings: Settings, *, sends: bool
+    ) -> None:
+        self._out: list[WorkerEffect] = []
+        self.server = Server(rank, run, geometry, settings, self._out, sends=sends)
+        self.fetcher = Fetcher(geometry, settings, self._out)
+
+    def take_effects(self) -> list[WorkerEffect]:
+        """What is to be done now, in order."""
+        effects = self._out[:]
+        self._out.clear()
+        return effects
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What was ignored, by kind."""
+        return self.server.counts + self.fetcher.counts
+
+    def from_node(self, message: ToWorker) -> None:
+        """From our own node."""
+        match message:
+            case Grant():
+                self.server.on_grant(message)
+            case Extend():
+                self.server.on_extend(message)
+            case Revoke():
+                self.server.on_revoke(message)
+            case Fetch():
+                self.fetcher.on_fetch(message)
+            case Cancel():
+                self.fetcher.on_cancel(message)
+
+    def from_peer(self, link: str, peer: NodeId, run: Incarnation, message: WorkerMessage) -> None:
+        """From another node's worker, as its link has proved who it is."""
+        match message:
+            case Open():
+                self.server.on_open(link, peer, run, message)
+            case Confirm():
+                self.server.on_confirm(link, peer, run, message)
+            case Close():
+                self.server.on_close(peer, run, message)
+            case StillReading():
+                self.server.on_still_reading(peer, run, message)
+            case Opened():
+                self.fetcher.on_opened(peer, run, message)
+            case Settled():
+                self.fetcher.on_settled(peer, run, message)
+            case Denied():
+                self.fetcher.on_denied(peer, message)
+            case Confirmed():
+                self.fetcher.on_confirmed(peer, run, message)
+
+    def place(
+        self, peer: NodeId, run: Incarnation, part: PartId, spans: TokenSpans
+    ) -> list[Piece] | None:
+        """Where bytes that a peer sends should land; None: refuse them."""
+        return self.fetcher.place(peer, run, part, spans)
+
+    def landed(self, part: PartId, spans: TokenSpans) -> None:
+        """They have landed, all of them."""
+        self.fetcher.landed(part, spans)
+
+    def read_failed(self, part: PartId, why: str) -> None:
+        """Some byte of a part won't come."""
+        self.fetcher.read_failed(part, why)
+
+    def quiet(self, part: PartId) -> None:
+        """After `StopRead`: no byte of the part can land any more."""
+        self.fetcher.quiet(part)
+
+    def sent(self, key: ServeKey) -> None:
+        """A `SendBytes` has returned, however it went."""
+        self.server.sent(key)
+
+    def link_lost(self, link: str) -> None:
+        """A data link has ended, and moves nothing any more."""
+        self.server.link_lost(link)
+        self.fetcher.link_lost(link)
+
+    def clock(self, now: float) -> None:
+        """It is now so late; to be said before anything is handed over."""
+        self.server.now = self.fetcher.now = now
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self.server.tick()
+        self.fetcher.tick()
+
+    def next_at(self) -> float | None:
+        """When to call `tick` at the latest."""
+        times = [self.server.timers.next_at(), self.fetcher.timers.next_at()]
+        return min((at for at in times if at is not None), default=None)

@@ -1,0 +1,85 @@
+"""What has to hold in every node after every event, and when all is over.
+
+Owns:   nothing.
+Knows nothing of: how it came about.
+"""
+
+from typing import TYPE_CHECKING
+
+from kvdist.errors import InvariantViolation
+
+if TYPE_CHECKING:
+    from kvdist.sim.node import SimNode
+
+
+def audit_node(node: "SimNode", level: int) -> None:
+    """Raises: InvariantViolation."""
+    manager = node.manager
+    ledger = manager.ledger()
+    if ledger.total != manager.config.num_blocks - 1:
+        raise InvariantViolation(f"{ledger} of {manager.config.num_blocks - 1} blocks")
+    _audit_leases(node)
+    _audit_contents(node)
+    if level >= 2:
+        manager.check()
+
+
+def _audit_leases(node: "SimNode") -> None:
+    """Every block that a worker of this run may still serve is held (I4)."""
+    blocks = node.manager.block_pool.blocks
+    for lease in node.half.lender.leases.values():
+        for block_id in lease.block_ids:
+            if not blocks[block_id].ref_cnt:
+                raise InvariantViolation(f"block {block_id} is lent ({lease.lease.hex()}) and free")
+    for worker in node.workers:
+        for grant in worker.half.server.granted_blocks():
+            if grant and not blocks[grant].ref_cnt:
+                raise InvariantViolation(f"block {grant}, free, may be served by {worker.name}")
+
+
+def _audit_contents(node: "SimNode") -> None:
+    """Every block that can be found, and whose writing step is over, has the right cells (I2)."""
+    pool = node.manager.block_pool
+    for block in pool.blocks[1:]:
+        if block.block_hash is None or not pool.is_settled(block):
+            continue
+        expected = node.cluster.content_of(block.block_hash, block.group_id)
+        if expected is None:
+            continue
+        group = node.geometry.groups[block.group_id]
+        for memory in [worker.memory for worker in node.workers]:
+            for head in memory.heads:
+                cells = memory.cells(block.block_id, head)
+                good = expected[head]
+                if group.kind == "state":
+                    same = cells[0] == good[-1]
+                else:
+                    same = cells[: group.block_size] == good
+                if not same:
+                    raise InvariantViolation(
+                        f"block {block.block_id} of group {block.group_id} is published with "
+                        f"{cells}, right is {good}"
+                    )
+
+
+def audit_rest(node: "SimNode") -> str:
+    """What is left that should be gone; empty: nothing."""
+    left = []
+    ledger = node.manager.ledger()
+    if ledger.free != node.manager.config.num_blocks - 1:
+        left.append(str(ledger))
+    if not node.scheduler.idle:
+        left.append(f"sequences {list(node.scheduler.roster.sequences)}")
+    if node.half.lender.leases:
+        left.append(f"{len(node.half.lender.leases)} leases")
+    if node.half.lender.num_questions:
+        left.append(f"{node.half.lender.num_questions} questions about transfers")
+    if node.half.borrower.num_open:
+        left.append(f"{node.half.borrower.num_open} claims or pulls")
+    for worker in node.workers:
+        half = worker.half
+        if half.server.num_open or any(half.server.granted_blocks()):
+            left.append(f"{worker.name}: {half.server.num_open} open pulls, or grants")
+        if half.fetcher.num_open:
+            left.append(f"{worker.name}: {half.fetcher.num_open} parts")
+    return "; ".join(left)

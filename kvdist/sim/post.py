@@ -1,0 +1,84 @@
+"""The control link between nodes: messages that get lost, doubled, late, out of order.
+
+Owns:   which nodes can't reach each other, and the order of what is under way.
+Knows nothing of: what messages mean; they travel as bytes.
+"""
+
+from collections.abc import Callable
+
+from kvdist.connector.codec import decode, encode
+from kvdist.connector.messages import NodeMessage
+from kvdist.errors import RemoteProtocol
+from kvdist.ids import Incarnation, NodeId
+from kvdist.sim.faults import Faults
+from kvdist.sim.world import World
+
+#: What a receiver is called with: from whom, which run of it, the message.
+Receive = Callable[[NodeId, Incarnation, NodeMessage], None]
+
+
+class Post:
+    """Between all nodes."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self._world = world
+        self.faults = faults
+        self._receivers: dict[NodeId, Receive] = {}
+        self._apart: dict[frozenset[NodeId], float] = {}
+        #: By direction: when the last in order arrives.
+        self._last: dict[tuple[NodeId, NodeId], float] = {}
+        self.num_bad = 0
+
+    def attach(self, node: NodeId, receive: Receive) -> None:
+        """`node` is reached so from now on."""
+        self._receivers[node] = receive
+
+    def part(self, one: NodeId, other: NodeId, until: float) -> None:
+        """These two can't reach each other."""
+        self._apart[frozenset((one, other))] = until
+
+    def heal(self) -> None:
+        """All nodes reach each other."""
+        self._apart.clear()
+
+    def are_apart(self, one: NodeId, other: NodeId) -> bool:
+        """Whether they can't reach each other now."""
+        return self._apart.get(frozenset((one, other)), 0.0) > self._world.now
+
+    def send(self, sender: NodeId, run: Incarnation, to: NodeId, message: NodeMessage) -> None:
+        """It may arrive, once or twice, some time."""
+        world, faults = self._world, self.faults
+        if self.are_apart(sender, to) or world.happens(faults.drop):
+            world.note(sender, f"lost on the way to {to}", message)
+            return
+        data = encode(message)
+        if world.happens(faults.garbage):
+            data = _spoilt(world, data)
+        for _ in range(1 + world.happens(faults.duplicate)):
+            delay = world.between(0.0001, 0.005)
+            if world.happens(faults.late):
+                delay = world.between(0.5, 10.0)
+            at = world.now + delay
+            if not world.happens(faults.reorder):
+                at = max(at, self._last.get((sender, to), 0.0))
+                self._last[sender, to] = at
+            world.at(at, lambda: self._deliver(sender, run, to, data))
+
+    def _deliver(self, sender: NodeId, run: Incarnation, to: NodeId, data: bytes) -> None:
+        receive = self._receivers.get(to)
+        if receive is None or self.are_apart(sender, to):
+            return
+        try:
+            message = decode(data)
+        except RemoteProtocol:
+            self.num_bad += 1  # costs the peer its link; the next message makes a new one
+            return
+        receive(sender, run, message)  # type: ignore[arg-type]
+
+
+def _spoilt(world: World, data: bytes) -> bytes:
+    """Like `data`, but for some bytes."""
+    spoilt = bytearray(data)
+    for _ in range(world.chance.randint(1, 4)):
+        spoilt[world.chance.randrange(len(spoilt))] = world.chance.randrange(256)
+    return bytes(spoilt[: world.chance.randint(1, len(spoilt))])

@@ -1,0 +1,231 @@
+"""What happens to a cluster from outside: clients come, nodes die, networks part; by seed.
+
+Owns:   nothing; scripts are frozen values.
+Knows nothing of: the protocol.
+Chance inside a run (delays, lost messages) is drawn from the script's seed as well, so a script
+replays to the letter; a shorter script is another run, and so shrinking tries.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TypeAlias
+
+from kvdist.cache import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from kvdist.ids import NodeId
+from kvdist.sched.budget import SchedulerConfig
+from kvdist.sim.clients import Job, Way
+from kvdist.sim.cluster import ClusterConfig
+from kvdist.sim.faults import Faults
+
+#: Tokens that prompts are made of; few, so that prefixes meet.
+_TOKENS = 5
+#: Kinds of layers; the first is what most models are.
+_GROUPS = (("full",), ("full",), ("full", "window"), ("full", "state"), ("window",))
+
+
+@dataclass(frozen=True, slots=True)
+class Come:
+    """A client comes."""
+
+    at: float
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class KillNode:
+    """A node process dies."""
+
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """One worker dies."""
+
+    at: float
+    node: NodeId
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A node process stands still."""
+
+    at: float
+    node: NodeId
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Two nodes can't reach each other."""
+
+    at: float
+    one: NodeId
+    other: NodeId
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CutLink:
+    """Some data link is cut; `pick` says which of those that are open."""
+
+    at: float
+    pick: int
+
+
+@dataclass(frozen=True, slots=True)
+class StallLink:
+    """Some data link moves nothing for a while."""
+
+    at: float
+    pick: int
+    seconds: float
+
+
+Action: TypeAlias = Come | KillNode | KillWorker | Pause | Part | CutLink | StallLink
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One run."""
+
+    seed: int
+    config: ClusterConfig
+    faults: Faults
+    actions: tuple[Action, ...]
+
+    def without(self, first: int, last: int) -> "Script":
+        """The same without some actions."""
+        return replace(self, actions=self.actions[:first] + self.actions[last:])
+
+
+# -- by seed ---------------------------------------------------------------------------------------
+
+
+def make_config(chance: Random, num_nodes: int) -> ClusterConfig:
+    """Some cluster: kinds of groups, sizes of pools, ranks, verbs."""
+    groups = chance.choice(_GROUPS)
+    block_size = chance.choice((2, 4))
+    max_len = 32
+    specs = tuple(KVCacheGroupSpec(_spec(kind, block_size)) for kind in groups)
+    names = [f"n{i}" for i in range(num_nodes)]
+    per_sequence = -(-max_len // block_size) * len(groups)
+    nodes = {
+        name: KVCacheConfig(
+            num_blocks=1 + per_sequence * chance.choice((1, 2, 2, 3)) + chance.randrange(4),
+            kv_cache_groups=specs,
+            max_model_len=max_len,
+            watermark=chance.choice((0.0, 0.0, 0.05)),
+        )
+        for name in names
+    }
+    heads = chance.choice((1, 2, 2))
+    ranks = {name: chance.choice((1, heads)) for name in names}
+    scheduler = SchedulerConfig(
+        max_num_batched_tokens=chance.choice((8, 16, 64)),
+        max_num_seqs=chance.choice((2, 4, 8)),
+        max_steps_in_flight=chance.choice((1, 2)),
+    )
+    return ClusterConfig(
+        nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
+        scheduler=scheduler,
+    )  # fmt: skip
+
+
+def _spec(kind: str, block_size: int) -> KVCacheSpec:
+    if kind == "full":
+        return FullAttentionSpec(block_size=block_size)
+    if kind == "window":
+        return SlidingWindowSpec(block_size=block_size, sliding_window=2 * block_size + 1)
+    return MambaSpec(block_size=block_size)
+
+
+class Walk:
+    """Actions one after the other, for ever, by seed."""
+
+    def __init__(self, seed: int, num_nodes: int, faults: Faults) -> None:
+        self._chance = Random(f"walk {seed}")
+        self.config = make_config(self._chance, num_nodes)
+        self._faults = faults
+        self._nodes = list(self.config.nodes)
+        self._rates = {
+            "come": self._chance.choice((2.0, 5.0, 10.0)),
+            "kill node": faults.kill_node,
+            "kill worker": faults.kill_worker,
+            "pause": faults.pause,
+            "part": faults.partition,
+            "cut": faults.cut,
+            "stall": faults.stall,
+        }
+        self._prompts: list[tuple[int, ...]] = []
+
+    def __iter__(self) -> Iterator[Action]:
+        at, count = 0.0, 0
+        kinds, weights = list(self._rates), list(self._rates.values())
+        while True:
+            at += self._chance.expovariate(sum(weights))
+            (kind,) = self._chance.choices(kinds, weights)
+            count += 1
+            yield self._action(kind, at, count)
+
+    def _action(self, kind: str, at: float, count: int) -> Action:
+        chance = self._chance
+        node = chance.choice(self._nodes)
+        match kind:
+            case "come":
+                return Come(at, self._job(count))
+            case "kill node":
+                return KillNode(at, node)
+            case "kill worker":
+                return KillWorker(at, node, chance.randrange(self.config.ranks[node]))
+            case "pause":
+                return Pause(at, node, chance.choice((0.5, 3.0, 35.0)))
+            case "part" if len(self._nodes) > 1:
+                one, other = chance.sample(self._nodes, 2)
+                return Part(at, one, other, chance.uniform(0.1, 20.0))
+            case "stall":
+                return StallLink(at, chance.randrange(1 << 16), chance.uniform(0.5, 20.0))
+            case _:
+                return CutLink(at, chance.randrange(1 << 16))
+
+    def _job(self, count: int) -> Job:
+        chance = self._chance
+        prefill, decode = chance.choice(self._nodes), chance.choice(self._nodes)
+        way: Way = chance.choice(("local", "ticket", "ticket", "ticket", "hash", "stream"))
+        late = chance.random() < 0.05
+        return Job(
+            f"job{count}",
+            self._prompt(),
+            chance.choice((1, 2, 5)),
+            chance.choice((1, 1, 1, 2)),
+            way,
+            prefill,
+            decode,
+            chance.uniform(1.0, 40.0) if late else chance.uniform(0.001, 0.01),
+            chance.choice((0.001, 0.05, 0.3, 2.0)) * chance.random()
+            if chance.random() < self._faults.abort
+            else None,
+        )
+
+    def _prompt(self) -> tuple[int, ...]:
+        """New, or with a prefix of an earlier one, or an earlier one."""
+        chance = self._chance
+        longest = 26
+        prefix: tuple[int, ...] = ()
+        if self._prompts and chance.random() < 0.7:
+            old = chance.choice(self._prompts[-20:])
+            prefix = old[: chance.choice((len(old), chance.randint(1, len(old))))]
+        more = chance.randint(0 if prefix else 1, max(0 if prefix else 1, longest - len(prefix)))
+        prompt = prefix + tuple(chance.randrange(_TOKENS) for _ in range(more))
+        self._prompts.append(prompt)
+        return prompt

@@ -1,0 +1,144 @@
+"""Plants bugs in the transfer protocol, and lets the simulator look for them.
+
+A bug is a row of a table that lacks one effect or leads elsewhere, or a rule that always says yes
+(or no). Run it to try them all: `make protocol`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any, Final
+
+from kvdist import check
+from kvdist.connector import rules
+from kvdist.connector.machine import Table
+from kvdist.connector.tables import claim, grant, lease, part, pull, serve
+from kvdist.sched import lending
+from kvdist.sim.faults import faults_of
+from kvdist.sim.run import walk
+from kvdist.sim.script import Walk
+
+TABLES: Final[dict[str, Table[Any, Any, Any]]] = {
+    table.name: table
+    for table in (claim.CLAIM, grant.GRANT, lease.LEASE, part.PART, pull.PULL, serve.SERVE)
+}
+#: Of a rule: the module, its name, what it says in place of the truth.
+RULES: Final[list[tuple[Any, str, Callable[..., Any]]]] = [
+    (rules, "is_same_run", lambda *_: True),
+    (rules, "may_lend", lambda *_: True),
+    (rules, "may_take_over", lambda *_: True),
+    (rules, "may_resume", lambda resume, local, known, anywhere: max(0, resume - local)),
+    (rules, "may_confirm", lambda *_: True),
+    (rules, "may_return", lambda *_: True),
+    (rules, "may_issue", lambda *_: True),
+    (rules, "may_cancel", lambda *_: True),
+    (rules, "all_parts", lambda *_: True),
+    (rules, "readable", lambda settled, first, last, is_state: last),
+    (lending, "may_lend", lambda *_: True),
+    (lending, "may_serve", lambda *_: True),
+]
+#: Seeds to try, and events a walk.
+NUM_SEEDS: Final = 200
+NUM_EVENTS: Final = 800
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def mutants() -> Iterator[Mutant]:
+    """All of them."""
+    for name, table in TABLES.items():
+        for (state, event), (target, effects) in table.rows.items():
+            where = f"{name} ({state.name}, {event.name})"
+            for index, effect in enumerate(effects):
+                yield Mutant(where, f"without {effect.name} [{index}]")
+            for other in type(state):
+                if other is not target:
+                    yield Mutant(where, f"leads to {other.name}")
+    for module, name, _ in RULES:
+        yield Mutant(_where(module, name), "off")
+
+
+def _where(module: Any, name: str) -> str:
+    return f"rule {module.__name__.rpartition('.')[2]}.{name}"
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """While inside, the bug is there."""
+    if mutant.where.startswith("rule "):
+        ((module, name, instead),) = [
+            (module, name, instead)
+            for module, name, instead in RULES
+            if mutant.where == _where(module, name)
+        ]
+        before = getattr(module, name)
+        setattr(module, name, instead)
+        try:
+            yield
+        finally:
+            setattr(module, name, before)
+        return
+    name, _, row = mutant.where.partition(" ")
+    rows: dict[tuple[Enum, Enum], tuple[Enum, tuple[Enum, ...]]] = TABLES[name].rows  # type: ignore[assignment]
+    (key,) = [k for k in rows if f"({k[0].name}, {k[1].name})" == row]
+    target, effects = before_row = rows[key]
+    if mutant.what.startswith("without "):
+        index = int(mutant.what.rpartition("[")[2][:-1])
+        rows[key] = target, effects[:index] + effects[index + 1 :]
+    else:
+        other = type(target)[mutant.what.removeprefix("leads to ")]
+        rows[key] = other, effects
+    try:
+        yield
+    finally:
+        rows[key] = before_row
+
+
+def find(mutant: Mutant, num_seeds: int = NUM_SEEDS) -> tuple[int, str] | None:
+    """The first seed whose walk notices the bug, and what it says; None: no walk does."""
+    check.level = 1
+    faults = faults_of(["all"])
+    with planted(mutant):
+        for seed in range(num_seeds):
+            report = walk(Walk(seed, 2 + seed % 2, faults), seed, faults, NUM_EVENTS)
+            if report.failure:
+                return seed, report.failure.strip().splitlines()[-1][:120]
+    return None
+
+
+def _try(mutant: Mutant) -> tuple[Mutant, tuple[int, str] | None]:
+    return mutant, find(mutant)
+
+
+def main() -> int:
+    """Try them all (or those that contain the argument); prints what nothing notices."""
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [mutant for mutant in mutants() if wanted in str(mutant)]
+    known: dict[str, str] = json.loads((Path(__file__).parent / "harmless.json").read_text())
+    missed, found = [], 0
+    with Pool() as pool:
+        for mutant, finding in pool.imap_unordered(_try, chosen):
+            found += finding is not None
+            print(mutant, "->", finding or known.get(str(mutant), "NOT FOUND"), flush=True)
+            if finding is None and str(mutant) not in known:
+                missed.append(mutant)
+    print(f"{found} of {len(chosen)} found, {len(missed)} missed without a reason")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
