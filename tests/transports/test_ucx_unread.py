@@ -38,7 +38,7 @@ def _lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @contextlib.asynccontextmanager
-async def _wires() -> AsyncIterator[tuple[UcxWire, UcxWire]]:
+async def wires() -> AsyncIterator[tuple[UcxWire, UcxWire]]:
     """Two ends that nobody reads from unless the test does."""
     came: asyncio.Queue[Wire] = asyncio.Queue()
     async with (
@@ -59,7 +59,8 @@ async def _wires() -> AsyncIterator[tuple[UcxWire, UcxWire]]:
             far.abort()
 
 
-async def _some_turns() -> None:
+async def some_turns() -> None:
+    """Time for what is under way to come."""
     for _ in range(50):
         await asyncio.sleep(0.001)
 
@@ -70,7 +71,7 @@ def _head(number: int, size: int, type_: Type = Type.MESSAGE) -> bytes:
 
 def test_who_receives_late_gets_all_in_order() -> None:
     async def main() -> None:
-        async with _wires() as (near, far):
+        async with wires() as (near, far):
             bodies = [os.urandom(size) for size in (0, 1, 50_000, 0, 100_000, 0, 5 * MIB, 3)] * 3
 
             async def send() -> None:
@@ -79,9 +80,9 @@ def test_who_receives_late_gets_all_in_order() -> None:
 
             sending = asyncio.create_task(send())
             for number, body in enumerate(bodies):
-                await _some_turns()  # as far as it gets without us, all of it lies unread
+                await some_turns()  # as far as it gets without us, all of it lies unread
                 assert await far.recv_head() == _head(number, len(body))
-                await _some_turns()
+                await some_turns()
                 target = bytearray(len(body))
                 if body:
                     await far.recv_body([memoryview(target)])
@@ -91,13 +92,27 @@ def test_who_receives_late_gets_all_in_order() -> None:
     asyncio.run(main())
 
 
+def test_small_messages_dont_stay_with_their_sender() -> None:
+    """Nothing would tell what takes their place there, later; so no receive is needed for them."""
+
+    async def main() -> None:
+        async with wires() as (near, far):
+            most = near._context.eager_bytes - len(_head(0, 0))
+            async with asyncio.timeout(5):
+                for size in (1, most // 2, most):
+                    await near.send(_head(0, size), [memoryview(bytes(size))])
+            assert far.received_bytes < 1000  # nobody has received
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("end", ["near", "far"])
 def test_what_lies_unread_goes_with_the_link(end: str) -> None:
     async def main() -> None:
-        async with _wires() as (near, far):
+        async with wires() as (near, far):
             body = memoryview(bytes(9 * MIB))
             sending = asyncio.create_task(near.send(_head(0, len(body)), [body]))
-            await _some_turns()
+            await some_turns()
             (far if end == "far" else near).abort()
             with contextlib.suppress(TransportError):
                 await sending

@@ -1,5 +1,6 @@
 """What could end this process, or needs one that stands still, runs in processes of its own."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ucxx", reason="the extra `ucx` is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ucxx") is None, reason="ucxx isn't installed (the extra is `ucx`)"
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
