@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.transports.linked import linked
+from tests.transports.linked import config, linked
 from tests.transports.test_ucx_unread import some_turns, wires
 from transports import ucp, ucx
 from transports.api import Span
 from transports.errors import Unsupported
+from transports.faulty import FaultyTransport
+from transports.testing.setup import NO_FAULTS
+from transports.ucx import UcxTransport
 from transports.ucx_context import Context
 from transports.ucx_operation import Flush
 from transports.ucx_settings import DEFAULTS
@@ -59,6 +62,22 @@ def test_one_side_without_lanes_that_read(monkeypatch: pytest.MonkeyPatch) -> No
             await pair.far.recv()
 
     monkeypatch.setattr(ucx.UcxWire, "_transports", transports)
+    asyncio.run(main())
+
+
+def test_a_wrapped_link_knows_its_lanes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learns of them only when its wire is trusted."""
+
+    async def main() -> None:
+        async with (
+            UcxTransport(config("far")).open() as far,
+            FaultyTransport(UcxTransport(config("near")), NO_FAULTS).open() as near,
+        ):
+            listener = await far.listen(HERE)
+            link = await near.connect(listener.address)
+            assert not link.capabilities.one_sided_reads
+
+    monkeypatch.setenv("UCX_TLS", "tcp")
     asyncio.run(main())
 
 
