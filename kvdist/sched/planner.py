@@ -87,9 +87,8 @@ class Planner:
         if end == start < target:
             return None
         samples = end == target and not sequence.prefill_only
-        if drafts:
-            most = min(num_tokens - 1, sequence.max_len - target - 1)
-            drafts = drafts[:most] if samples and end == start + 1 else ()
+        if drafts:  # they came with the last known token, which alone is left to compute
+            drafts = drafts[: min(num_tokens - 1, sequence.max_len - target - 1)]
         num_tokens = max(0, end - start) + len(drafts)
         return Part(sequence, sequence.attempt, start, num_tokens, samples, drafts)
 
@@ -164,8 +163,8 @@ class Planner:
         match = self._remote_cache.match(sequence, num_local_tokens)
         if match.pending:
             return None
-        whole = self._loads_whole and not sequence.prefill_only
-        return max(0, min(match.num_tokens, request.num_tokens - (not whole) - num_local_tokens))
+        most = request.num_tokens - (not self._loads_whole) - num_local_tokens
+        return max(0, min(match.num_tokens, most))
 
     def _run(self, sequence: Sequence, planning: Planning, hit: CacheHit | None) -> bool:
         """Let a waiting one run; False, and nothing has changed, if there is no room for it."""

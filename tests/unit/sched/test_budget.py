@@ -39,6 +39,7 @@ def test_a_budget_below_a_block_ends_inside_it_but_never_runs_over_its_end() -> 
 
 def test_states_of_several_sizes() -> None:
     assert ends(full(4), mamba(4), mamba(8), target=21, budget=13) == [8, 16, 21]
+    assert ends(full(4), mamba(4), mamba(8), target=9, budget=3) == [3, 4, 7, 8, 9]
 
 
 def test_a_resend_can_resume_at_the_prompts_tail() -> None:

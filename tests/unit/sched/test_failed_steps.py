@@ -144,6 +144,22 @@ def test_who_is_read_along_keeps_its_blocks_until_the_peer_has_stopped() -> None
     rig.run_to_the_end()
 
 
+def test_what_an_earlier_step_says_of_it_meanwhile_is_stale() -> None:
+    remote = FakeRemote(reading={"client-1"})
+    rig = node(remote=remote)
+    rig.add([1] * 9)
+    rig.plan()
+    second = rig.plan()
+    assert second is not None
+    rig.plans.remove(second)
+    rig.hear(rig.scheduler.fail_step(second.step))
+    rig.run_oldest()
+    assert rig.heard["client-1"] == []
+    assert rig.scheduler.stats.num_stale_outputs == 1
+    remote.reading.clear()
+    rig.run_to_the_end()
+
+
 def test_unknown_and_doubled_results_are_dropped() -> None:
     rig = node(depth=1)
     rig.add([1] * 4, max_new_tokens=2)

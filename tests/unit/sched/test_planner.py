@@ -12,10 +12,20 @@ from tests.rig import Rig
 
 
 def node(
-    num_blocks: int = 20, *specs: Any, remote: FakeRemote | None = None, **settings: Any
+    num_blocks: int = 20,
+    *specs: Any,
+    remote: FakeRemote | None = None,
+    enable_partial_hits: bool = False,
+    **settings: Any,
 ) -> Rig:
     config = SchedulerConfig(**{"max_num_batched_tokens": 16, "max_steps_in_flight": 1, **settings})
-    rig = Rig(*specs, settings=config, remote_cache=remote, num_blocks=num_blocks + 1)
+    rig = Rig(
+        *specs,
+        settings=config,
+        remote_cache=remote,
+        num_blocks=num_blocks + 1,
+        enable_partial_hits=enable_partial_hits,
+    )
     if remote is not None:
         remote.model, remote.memories = rig.worker.model, rig.memories
     return rig
@@ -129,6 +139,33 @@ def test_each_feature_can_be_off() -> None:
         rig.run_to_the_end()
 
 
+def test_drafts_are_verified_with_overlap_too() -> None:
+    rig = node(max_steps_in_flight=2, num_lookahead_tokens=2)
+    rig.add([1] * 4, max_new_tokens=20)
+    num_plans = num_drafts = 0
+    while (plan := rig.plan()) or rig.plans:
+        num_plans += plan is not None
+        num_drafts += len(plan.scheduled[0].draft_token_ids) if plan else 0
+        rig.run_oldest()
+    assert num_drafts > 0
+    assert num_plans < 20
+    rig.run_to_the_end()
+
+
+def test_hits_inside_a_block_are_copied_and_nothing_is_loaded_behind_them() -> None:
+    remote = FakeRemote(offers={"client-2": 99})
+    rig = node(20, full(4), mamba(8), remote=remote, enable_partial_hits=True)
+    rig.add([1] * 14)
+    while not rig.ended:
+        rig.step()
+    rig.add([1] * 13 + [2] * 4)
+    plan = rig.plan()
+    assert plan is not None and plan.scheduled[0].num_computed_tokens == 12
+    assert plan.block_copies
+    assert ("match", "client-2", 12) not in remote.calls
+    rig.run_to_the_end()
+
+
 # -- making room -----------------------------------------------------------------------------------
 
 
@@ -218,6 +255,58 @@ def test_states_are_loaded_to_the_last_token_but_one() -> None:
     remote.land(remote.loads.pop(sequence.request_id))
     rig.moved(Loaded(sequence.request_id))
     rig.run_to_the_end()
+
+
+def test_what_a_load_still_needs_is_nobody_elses() -> None:
+    """Without the reservation the second would fit now, and then one of them would lack a block."""
+    remote = FakeRemote(offers={"client-1": 99, "client-2": 99})
+    rig = node(10, remote=remote, num_lookahead_tokens=4)
+    first, second = rig.add([1] * 16, max_new_tokens=4)[0], rig.add([2] * 12, max_new_tokens=4)[0]
+    rig.plan()
+    assert first.status.name == "LOADING"
+    assert second.status.name == "WAITING"
+    remote.land(remote.loads.pop(first.request_id))
+    rig.moved(Loaded(first.request_id))
+    while second.status is SequenceStatus.WAITING:
+        rig.step()
+    remote.land(remote.loads.pop(second.request_id))
+    rig.moved(Loaded(second.request_id))
+    remote.offers.clear()
+    rig.run_to_the_end()
+
+
+def test_what_is_loaded_and_waits_for_a_place_keeps_its_reservation() -> None:
+    remote = FakeRemote(offers={"client-3": 99, "client-4": 99})
+    rig = node(12, remote=remote, max_num_seqs=2, num_lookahead_tokens=1)
+    for i in range(2):
+        rig.add([i], max_new_tokens=9)
+    third, fourth = rig.add([3] * 16, max_new_tokens=4)[0], rig.add([4] * 12, max_new_tokens=4)[0]
+    rig.plan()
+    assert third.status.name == "LOADING"
+    remote.land(remote.loads.pop(third.request_id))
+    rig.moved(Loaded(third.request_id))
+    rig.run_oldest()
+    rig.plan()
+    assert third in rig.scheduler.roster.waiting.owners
+    free = rig.manager.ledger().free
+    alone = rig.scheduler._planner.admission
+    assert alone.missing(fourth) <= free < alone.missing(fourth) + alone.missing(third)
+    assert fourth.status.name == "WAITING"
+    while fourth.status is SequenceStatus.WAITING:
+        rig.step()
+    remote.land(remote.loads.pop(fourth.request_id))
+    rig.moved(Loaded(fourth.request_id))
+    remote.offers.clear()
+    rig.run_to_the_end()
+
+
+def test_a_state_that_a_step_in_flight_moves_on_is_not_lent() -> None:
+    for specs, num_tokens in (((full(),), 6), ((full(), mamba()), 0)):
+        remote = FakeRemote()
+        rig = node(20, *specs, remote=remote, max_steps_in_flight=2)
+        (sequence,) = rig.add([1] * 4, max_new_tokens=9, stop_at=2)
+        rig.run_to_the_end()
+        assert ("finished", sequence.request_id, num_tokens) in remote.calls
 
 
 def test_a_failed_load_is_tried_again_or_is_the_end() -> None:
