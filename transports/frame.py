@@ -103,6 +103,11 @@ def meta_bytes(head: bytes | memoryview) -> int:
     return int(length)
 
 
+def is_message(head: bytes) -> bool:
+    """A frame of ours whose body is small, and lands in memory of this machine, not of a GPU."""
+    return head[3] == Type.MESSAGE
+
+
 def decode(data: bytes | memoryview) -> Frame:
     """A frame from head and meta. Raises: RemoteProtocol if anything is unsound."""
     head, meta = data[:HEAD_BYTES], bytes(data[HEAD_BYTES:])

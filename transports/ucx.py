@@ -32,9 +32,8 @@ from transports.api import Capabilities, Region
 from transports.base import MAX_WAITING, Bound, OnWire, WireTransport
 from transports.buffers import Cursor, copy, total
 from transports.config import SessionConfig
-from transports.device import on_device
 from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, TransportError, Unsupported
-from transports.frame import HEAD_BYTES, MAX_META_BYTES, meta_bytes
+from transports.frame import HEAD_BYTES, MAX_META_BYTES, is_message, meta_bytes
 from transports.sockets import dialled, listening, tune
 from transports.stream import Door
 from transports.ucx_bootstrap import Bootstrap
@@ -154,9 +153,9 @@ class UcxWire(Wire):
         full = over_memory and self.capabilities.one_sided_reads
         if same_host and not full and "UCX_TLS" not in os.environ:
             self.concern = (
-                f"UCX goes through {', '.join(self.lanes)} within one host, so bodies are copied "
-                "more often than they need be and there are no one-sided reads; do both processes "
-                "see the same /dev/shm, and may they read each other's memory (ptrace)?"
+                f"UCX goes through {', '.join(self.lanes)} within one host, which is not the "
+                "fastest it has; do both processes see the same /dev/shm, and may they read each "
+                "other's memory (ptrace)?"
             )
             logger.warning("%s: %s", self.peer_address, self.concern)
         logger.info("%s: lanes %s", self.peer_address, ", ".join(self.lanes))
@@ -169,7 +168,7 @@ class UcxWire(Wire):
         worker = self._worker
         if worker is None:
             self._bootstrap.send(head)
-        elif len(head) + total(body) <= self._context.eager_bytes and not on_device(body):
+        elif is_message(head) and len(head) + total(body) <= self._context.eager_bytes:
             await self._start(worker, b"".join((head, *body))).result()
         else:
             await self._start(worker, head, body).result()

@@ -102,6 +102,22 @@ def test_bodies_and_reads() -> None:
     asyncio.run(main())
 
 
+def test_from_here_to_there_in_one_small_part() -> None:
+    """As small as a message, but none, since it lands where only the wire can write."""
+    pytest.importorskip("ucxx", reason="ucxx isn't installed (the extra is `ucx`)")
+
+    async def main() -> None:
+        async with linked(HERE, eager_bytes=1000) as pair:
+            _as_if_there_were_a_gpu(pair)
+            source, target = bytes(range(200)) * 10, Lookalike(bytearray(2000))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(pair.near.send(1, b"", [source]))
+                await pair.far.recv(lambda _: [target])
+            assert target.memory[:2000] == source
+
+    asyncio.run(main())
+
+
 def test_what_cant_be() -> None:
     async def main() -> None:
         async with linked("memory://here") as pair:
