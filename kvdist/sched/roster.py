@@ -121,6 +121,7 @@ class Roster:
             sequence
         ):
             sequence.worthless = True
+            sequence.num_settled_tokens = 0
             sequence.attempt += 1  # what is in flight is stale, whoever still reads its blocks
         else:
             self.give_up(sequence, SequenceEvent.RECOMPUTE)

@@ -20,7 +20,7 @@ from kvdist.cache import (
     KVCacheManager,
     Request,
 )
-from kvdist.errors import RequestTooLarge
+from kvdist.errors import InvalidRequest, RequestTooLarge
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.outcome import read_outcome
@@ -100,6 +100,8 @@ class Scheduler:
 
         Raises: InvalidRequest; RequestTooLarge if it could never end. Nothing has changed then.
         """
+        if type(priority) is not int:
+            raise InvalidRequest(f"priority {priority!r} is not a whole number")
         sequences = []
         for i in range(1, params.n + 1):
             number = self._num_sequences + i

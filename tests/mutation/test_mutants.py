@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.mutants import MUTANTS, Mutant
+from tests.mutation.mutants import MUTANTS as CACHE_MUTANTS, Mutant
+from tests.mutation.sched_mutants import SCHED_MUTANTS
+
+MUTANTS = CACHE_MUTANTS + SCHED_MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REPLAY = """

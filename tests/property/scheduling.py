@@ -76,6 +76,7 @@ class SchedulingMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         stop_at=st.sampled_from([None, None, 0, 3]),
         prefill_only=rarely,
+        hold_whole_prompt=rarely,
         offer=st.sampled_from([0, 0, 0, 5, 8, 16, 99, None]),
         lends=rarely,
     )

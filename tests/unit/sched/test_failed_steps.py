@@ -1,16 +1,20 @@
 """A step that failed: nothing of it counts, and whoever believed in it begins anew."""
 
+from kvdist.cache import KVCacheSpec
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import StepResult
 from kvdist.sched.roles import Loaded
 from kvdist.sched.sequence import SequenceEvent, SequenceStatus
+from tests.make import full, mamba
 from tests.model.fake_remote import FakeRemote
 from tests.rig import Rig
 
 
-def node(*, depth: int = 2, budget: int = 16, remote: FakeRemote | None = None) -> Rig:
+def node(
+    *specs: KVCacheSpec, depth: int = 2, budget: int = 16, remote: FakeRemote | None = None
+) -> Rig:
     settings = SchedulerConfig(max_num_batched_tokens=budget, max_steps_in_flight=depth)
-    rig = Rig(settings=settings, remote_cache=remote)
+    rig = Rig(*specs, settings=settings, remote_cache=remote)
     if remote is not None:
         remote.model, remote.memories = rig.worker.model, rig.memories
     return rig
@@ -157,6 +161,23 @@ def test_what_an_earlier_step_says_of_it_meanwhile_is_stale() -> None:
     assert rig.heard["client-1"] == []
     assert rig.scheduler.stats.num_stale_outputs == 1
     remote.reading.clear()
+    rig.run_to_the_end()
+
+
+def test_nothing_is_lent_of_what_is_worthless() -> None:
+    """Found by random work: a state had moved on by a step whose answer was none."""
+    remote = FakeRemote(reading={"client-1"})
+    rig = node(full(), mamba(), depth=1, remote=remote)
+    (sequence,) = rig.add([1] * 9)
+    while not rig.heard["client-1"]:
+        rig.step()
+    plan = rig.plan()
+    assert plan is not None
+    rig.plans.clear()
+    rig.worker.execute(plan)
+    rig.hear(rig.scheduler.settle(StepResult(plan.step)))
+    rig.abort(sequence)
+    assert ("finished", sequence.request_id, 0) in remote.calls
     rig.run_to_the_end()
 
 

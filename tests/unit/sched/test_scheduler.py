@@ -63,6 +63,8 @@ def test_what_could_never_end_is_refused() -> None:
         scheduler.add("a", [1] * 20)
     with pytest.raises(InvalidRequest):
         scheduler.add("a", [])
+    with pytest.raises(InvalidRequest):
+        scheduler.add("a", [1], priority="high")  # type: ignore[arg-type]
     assert scheduler.idle
 
 
