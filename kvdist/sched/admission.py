@@ -3,7 +3,7 @@
 Owns:   how many blocks a sequence can need at most.
 Knows nothing of: queues, tokens of a step, transfers.
 Units:  blocks, and tokens by name.
-Source: design rule "room before holding": prompt, lookahead and one block of growth. vLLM reserves
+Source: ADR-0013: prompt, lookahead and one block of growth. vLLM reserves
         for prefills and loads in flight (vllm/v1/core/sched/scheduler.py, 0.32), but not for slots
         that come later.
 
