@@ -118,6 +118,8 @@ class FakeRemote:
         assert self.model is not None
         links = chain(load.tokens)
         for group, table in zip(self.model.groups, load.tables, strict=True):
+            if group.is_cross:
+                continue
             size = group.block_size
             first = load.end - 1 if group.is_state else load.start
             for memory in self.memories:

@@ -65,6 +65,11 @@ class SchedulingMachine(RuleBasedStateMachine):
     def live(self) -> list[str]:
         return list(self.rig.scheduler.roster.sequences)
 
+    def encoder(self, length: int) -> tuple[int, ...]:
+        """Input for the encoder, where there is one."""
+        has_encoder = any(group.is_cross for group in self.rig.worker.model.groups)
+        return tuple(range(1, 1 + length % 9)) if has_encoder else ()
+
     # -- work comes and goes -------------------------------------------------------------------
 
     @rule(
@@ -96,7 +101,7 @@ class SchedulingMachine(RuleBasedStateMachine):
             self.remote.offers[name] = offer
             self.remote.lends |= {name} if lends else set()
         try:
-            self.rig.add(stem[:length] + own, n=n, **more)
+            self.rig.add(stem[:length] + own, n=n, encoder_token_ids=self.encoder(length), **more)
         except RequestTooLarge:
             return
         self.num_added += n

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kvdist.cache import KVCacheSpec
-from tests.make import chunked, full, mamba, window
+from tests.make import chunked, cross, full, mamba, window
 from tests.property.effort import effort
 from tests.property.scheduling import SchedulingMachine
 
@@ -54,6 +54,20 @@ class UnlikeBlocks(SchedulingMachine):
     )
 
 
+class Uncached(SchedulingMachine):
+    pools = pools(
+        [
+            [full(), cross()],
+            [window(5), cross(), mamba()],
+            [full(), mamba(40, mode="none")],
+            [full(), mamba(4, mode="none")],
+        ],
+        10,
+        24,
+        enable_caching=[False],
+    )
+
+
 TestOneGroup = OneGroup.TestCase
 TestOneGroup.settings = effort(100, 50)
 TestDrafts = Drafts.TestCase
@@ -62,3 +76,5 @@ TestManyGroups = ManyGroups.TestCase
 TestManyGroups.settings = effort(100, 50)
 TestUnlikeBlocks = UnlikeBlocks.TestCase
 TestUnlikeBlocks.settings = effort(100, 50)
+TestUncached = Uncached.TestCase
+TestUncached.settings = effort(60, 40)
