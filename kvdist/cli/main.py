@@ -15,6 +15,7 @@ from kvdist import check
 from kvdist.cli.replay_trace import replay_trace
 from kvdist.cli.replay_workload import replay_workload
 from kvdist.cli.screen import Screen
+from kvdist.cli.simulate import simulate
 from kvdist.errors import KvdistError
 
 
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command("replay-trace")(replay_trace)
 app.command("replay-workload")(replay_workload)
+app.command("simulate")(simulate)
 
 
 def _print_version(asked: bool) -> None:
@@ -70,10 +72,10 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """A distributed KV cache; so far its block manager, run against recorded work.
+    """A distributed KV cache; so far its block manager and its transfer protocol, simulated.
 
-    Exit status: 0 all well, 1 a replay differs from its recording, 2 wrong usage or unreadable
-    input, 130 interrupted.
+    Exit status: 0 all well, 1 a replay differs from its recording or a simulation breaks a
+    promise, 2 wrong usage or unreadable input, 130 interrupted.
     """
     if check_level is not None:
         check.level = check_level  # type: ignore[assignment]

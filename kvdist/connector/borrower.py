@@ -377,6 +377,7 @@ class Borrower:
         self._out.append(SendToNode(claim.node, release))
 
     def _forget(self, claim: Claim) -> None:
+        assert claim.machine.state is C.GONE
         self.timers.cancel(("ask", claim.name))
         self._claims.pop(claim.name, None)
         if claim.ticket is not None and self._by_lease.get(claim.ticket.lease) is claim:
@@ -453,6 +454,7 @@ class Borrower:
         self._out.append(LoadQuiet(pull.block_ids))
 
     def _end_claim(self, pull: Pull) -> None:
+        assert pull.machine.state in (P.LOADED, P.OVER)
         del self._pulls[pull.pull]
         if self._pull_of.get(pull.request_id) is pull:
             del self._pull_of[pull.request_id]

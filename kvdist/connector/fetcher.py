@@ -324,6 +324,7 @@ class Fetcher:
             self.timers.set(("rest", part.fetch.part), self.now + wait)
 
     def _end(self, part: _Part) -> None:
+        assert part.machine.state in (State.GOOD, State.OVER)
         name = part.fetch.part
         for kind in ("answer", "stall", "progress", "rest"):
             self.timers.cancel((kind, name))

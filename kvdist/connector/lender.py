@@ -405,6 +405,7 @@ class Lender:
             self._out.append(SendToNode(lease.reader, Withdrawn(lease.lease)))
 
     def _return_blocks(self, lease: Lease) -> None:
+        assert lease.machine.state is State.GONE
         del self.leases[lease.lease]
         self.timers.cancel(("grant", lease.lease))
         if lease.request_id is not None:

@@ -275,7 +275,7 @@ class Server:
 
     def _handle_grant(self, grant: _Grant, event: grants.Event) -> None:
         for effect in grant.machine.handle(event):
-            assert effect is grants.Effect.ACKNOWLEDGE
+            assert effect is grants.Effect.ACKNOWLEDGE and grant.machine.state is G.GONE
             del self._grants[grant.lease]
             self._out.append(SendToOwnNode(Revoked(grant.lease)))
 
@@ -297,6 +297,7 @@ class Server:
                 self._free(serve)
 
     def _free(self, serve: _Serve) -> None:
+        assert serve.machine.state is S.OVER
         del self._serves[serve.key]
         del serve.grant.serves[serve.key]
         self.timers.cancel(("stall", serve.key))

@@ -19,6 +19,7 @@ from kvdist.cache import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from kvdist.connector.settings import Settings
 from kvdist.ids import NodeId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sim.clients import Job, Way
@@ -138,8 +139,25 @@ def make_config(chance: Random, num_nodes: int) -> ClusterConfig:
     )
     return ClusterConfig(
         nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
+        settings=_settings(chance),
         scheduler=scheduler,
     )  # fmt: skip
+
+
+def _settings(chance: Random) -> Settings:
+    """The defaults, or shorter times, so that leases run out while they are in use."""
+    lease_s = chance.choice((30.0, 30.0, 2.0, 0.3))
+    return Settings(
+        lease_s=lease_s,
+        renewal_s=lease_s / 6,
+        life_s=chance.choice((300.0, 10 * lease_s, 2 * lease_s)),
+        max_rounds=chance.choice((1, 2, 3)),
+        on_failure=chance.choice(("recompute", "recompute", "fail")),
+        max_recompute_tokens=chance.choice((1 << 20, 40)),
+        min_pull_tokens=chance.choice((1, 1, 4)),
+        max_parked=chance.choice((256, 2)),
+        soft_share=chance.choice((0.25, 1.0)),
+    )
 
 
 def _spec(kind: str, block_size: int) -> KVCacheSpec:

@@ -27,6 +27,11 @@ def story(log: Iterable[Entry], about: str) -> list[str]:
     ]
 
 
+def jobs_in(text: str) -> list[str]:
+    """The jobs that a text names, each once."""
+    return list(dict.fromkeys(re.findall(r"\bjob\d+\b", text)))
+
+
 def _names_in(text: str) -> set[str]:
     names = {match.group(0) for match in _NAMES.finditer(text)}
     return names | {name.partition("-")[0] for name in names if name.startswith("job")}

@@ -6,6 +6,7 @@ Knows nothing of: requests, steps (all ranks compute together, see `node`).
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvdist.connector.effects import (
@@ -67,6 +68,8 @@ class SimWorker:
         self._landings: dict[PartId, tuple[Landing, DataLink]] = {}
         #: Bodies that have come while one before them still landed.
         self._waiting: dict[PartId, deque[Callable[[], None]]] = {}
+        #: Sends that don't return before their link ends.
+        self._unsent: dict[DataLink, list[ServeKey]] = {}
         #: Parts whose read was stopped and that aren't quiet.
         self._stopped: set[PartId] = set()
         self._tick_at: float | None = None
@@ -104,6 +107,8 @@ class SimWorker:
         if self is link.owner:
             self._accepted.pop(link.name, None)
             self.do(lambda: self.half.link_lost(link.name))
+            for key in self._unsent.pop(link, []):
+                self.do(partial(self.half.sent, key))
             return
         address = link.owner.address
         if self._dialled.get(address) is link:
@@ -204,14 +209,29 @@ class SimWorker:
             if not self.is_alive:
                 return
             read(len(cells))
-            if link is not None and not link.is_cut:
+            hangs = self._world.happens(self.cluster.faults.stuck)
+            arrives = not (hangs and self._world.happens(0.5))
+            if link is not None and not link.is_cut and arrives:
                 key, spans, heads = effect.key, effect.spans, effect.heads
                 link.carry(self, lambda: link.reader.land(link, key, spans, heads, values))
-            self.do(lambda: self.half.sent(effect.key))
+            # A send may return long after its last byte has left, or only when the link ends.
+            if hangs and link is not None:
+                self._unsent.setdefault(link, []).append(effect.key)
+                self.cluster.hold(60.0, lambda: self._sent(link, effect.key))
+            else:
+                delay = self._world.between(0.0, 0.005)
+                self._world.after(delay, lambda: self.do(lambda: self.half.sent(effect.key)))
 
         delay = self._world.between(0.0002, 0.02)
         self._world.after(delay / 2, lambda: read(len(cells) // 2))
         self._world.after(delay, finish)
+
+    def _sent(self, link: DataLink, key: ServeKey) -> None:
+        """A send that hung returns."""
+        unsent = self._unsent.get(link, [])
+        if key in unsent:
+            unsent.remove(key)
+            self.do(lambda: self.half.sent(key))
 
     def land(
         self, link: DataLink, key: ServeKey, spans: TokenSpans, heads: Heads, values: list[int]

@@ -54,7 +54,6 @@ CLAIM: Final = Table(
         (_S.ASKING, _E.TICKET): (_S.HELD, ()),
         (_S.ASKING, _E.NOTHING): (_S.GONE, (_F.FORGET,)),
         (_S.ASKING, _E.UNWANTED): (_S.GONE, (_F.FORGET,)),
-        (_S.ASKING, _E.LOST): (_S.GONE, (_F.FORGET,)),
         (_S.ASKING, _E.UNANSWERED): (_S.ASKING, (_F.ASK,)),
         (_S.ASKING, _E.GAVE_UP): (_S.GONE, (_F.FORGET,)),
         (_S.HELD, _E.PULL): (_S.PULLING, ()),
@@ -70,6 +69,7 @@ CLAIM: Final = Table(
     },
     impossible={
         (_S.ASKING, _E.PULL): "there is nothing to pull by",
+        (_S.ASKING, _E.LOST): "there is no lease yet that could be",
         (_S.ASKING, _E.PULL_OVER): "no pull was begun",
         (_S.HELD, _E.PULL_OVER): "no pull was begun",
         (_S.HELD, _E.UNANSWERED): "nothing was asked",

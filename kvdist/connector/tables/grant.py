@@ -49,11 +49,11 @@ GRANT: Final = Table(
         (_S.ACTIVE, _E.REVOKE_BUSY): (_S.REVOKING, ()),
         (_S.REVOKING, _E.OPEN): (_S.REVOKING, (_F.DENY,)),
         (_S.REVOKING, _E.LAST_CLOSED): (_S.GONE, (_F.ACKNOWLEDGE,)),
-        (_S.GONE, _E.OPEN): (_S.GONE, (_F.DENY,)),
     },
     impossible={
         (_S.REVOKING, _E.REVOKE_IDLE): "a node revokes once",
         (_S.REVOKING, _E.REVOKE_BUSY): "a node revokes once",
+        (_S.GONE, _E.OPEN): "it is forgotten: whoever asks for it asks for nothing",
         (_S.GONE, _E.REVOKE_IDLE): "a node revokes once",
         (_S.GONE, _E.REVOKE_BUSY): "a node revokes once",
         (_S.GONE, _E.LAST_CLOSED): "nothing was open when it went",

@@ -84,7 +84,6 @@ PART: Final = Table(
         (_S.CONFIRMING, _E.CANCELLED): (_S.OVER, (_F.SEND_CLOSE, *_FAILED_QUIET)),
         # Only now may the owner hear that this side has stopped reading.
         (_S.STOPPING, _E.QUIET): (_S.OVER, (_F.SEND_CLOSE, _F.REPORT_QUIET)),
-        (_S.STOPPING, _E.LANDED): (_S.OVER, (_F.SEND_CLOSE, _F.REPORT_QUIET)),
         (_S.STOPPING, _E.RESTLESS): (_S.STOPPING, (_F.ESCALATE,)),
     },
     impossible={
@@ -102,6 +101,7 @@ PART: Final = Table(
         (_S.CONFIRMING, _E.QUIET): "it is asked for when the read is stopped",
         (_S.CONFIRMING, _E.STALLED): "the read is over",
         (_S.CONFIRMING, _E.RESTLESS): "the read is over",
+        (_S.STOPPING, _E.LANDED): "of a read that was stopped only its rest is told",
         (_S.STOPPING, _E.UNANSWERED): "nothing was asked",
         (_S.STOPPING, _E.GAVE_UP): "nothing was asked",
         (_S.STOPPING, _E.STALLED): "what is watched now is rest",
