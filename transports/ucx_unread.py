@@ -36,8 +36,13 @@ class Unread:
     def __init__(self, tags: Iterable[int], limit: int) -> None:
         #: By tag: handle and cost, oldest first.
         self._waiting: dict[int, deque[tuple[int, int]]] = {tag: deque() for tag in tags}
-        self._left = limit
+        self._limit = self._left = limit
         self._info = ucp.TagRecvInfo()
+
+    @property
+    def any(self) -> bool:
+        """Something lies here."""
+        return self._left < self._limit
 
     def take_in(self, library: Any, worker: int) -> None:
         """Take what lies unasked for on this worker. Raises: RemoteProtocol."""

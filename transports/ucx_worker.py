@@ -157,7 +157,9 @@ class Worker:
             self._fail(flood)
             return
         progress, handle, calls = self._lib.ucp_worker_progress, self.handle, 0
-        while calls < _CALLS_PER_TURN and progress(handle):
+        # What lies here goes first: a peer may send faster than we receive.
+        most = 1 if self.unread.any else _CALLS_PER_TURN
+        while calls < most and progress(handle):
             calls += 1
         moved = self._came = calls > 0
         if self._failure:
