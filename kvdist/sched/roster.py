@@ -160,9 +160,14 @@ class Roster:
         self.outputs.add(sequence, token_ids, reason)
 
     def _num_lendable(self, sequence: Sequence) -> int:
-        """Tokens whose K/V are in its blocks and stay so: states move on with steps in flight."""
-        overtaken = self._has_states and sequence.num_parts_in_flight
-        return 0 if overtaken else sequence.num_settled_tokens
+        """Tokens whose K/V are in its blocks and stay so.
+
+        A state moves on: with steps in flight, and with drafts that were right but come after the
+        end.
+        """
+        num_settled = sequence.num_settled_tokens
+        overtaken = self._has_states and sequence.request.num_computed_tokens != num_settled
+        return 0 if overtaken else num_settled
 
     def _wait_again(self, sequence: Sequence, event: SequenceEvent) -> None:
         sequence.on(event)

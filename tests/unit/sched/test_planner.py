@@ -309,6 +309,18 @@ def test_a_state_that_a_step_in_flight_moves_on_is_not_lent() -> None:
         assert ("finished", sequence.request_id, num_tokens) in remote.calls
 
 
+def test_a_state_behind_drafts_that_come_after_the_end_is_not_lent() -> None:
+    """Found by random work: a stop token among drafts that were right."""
+    lent = set()
+    for stop_at in range(12):
+        remote = FakeRemote()
+        rig = node(20, full(), mamba(scratch=2), remote=remote, num_lookahead_tokens=2)
+        rig.add([1] * 4, max_new_tokens=14, stop_at=stop_at)
+        rig.run_to_the_end()
+        lent |= {number == 0 for call, _, number in remote.calls if call == "finished"}
+    assert lent == {False, True}
+
+
 def test_a_failed_load_is_tried_again_or_is_the_end() -> None:
     remote = FakeRemote(offers={"client-1": 99})
     rig = node(remote=remote)
