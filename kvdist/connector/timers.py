@@ -2,14 +2,17 @@
 
 Owns:   the deadlines of one half.
 Knows nothing of: clocks, what is done when something is due.
-Cost:   O(log n) a deadline.
+Cost:   O(log n) a deadline, over time; memory for those that count, however often they are moved.
 """
 
 import heapq
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+#: Outdated entries that are always borne.
+_SLACK: Final = 64
 
 
 class Timers(Generic[K]):
@@ -22,24 +25,33 @@ class Timers(Generic[K]):
     """
 
     def __init__(self) -> None:
-        self._at: dict[K, float] = {}
-        #: (when, tie, key); outdated entries are dropped when they come up.
+        #: By key: when, and the number of the call that said so.
+        self._at: dict[K, tuple[float, int]] = {}
+        #: (when, number, key); outdated entries are dropped when they come up, or are too many.
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0
 
     def set(self, key: K, at: float) -> None:
         """`key` is due at `at`, and no more at any other time."""
-        self._at[key] = at
         self._count += 1
+        self._at[key] = (at, self._count)
         heapq.heappush(self._heap, (at, self._count, key))
+        if len(self._heap) > 2 * len(self._at) + _SLACK:
+            self._heap = [entry for entry in self._heap if self._is_current(entry)]
+            heapq.heapify(self._heap)
 
     def cancel(self, key: K) -> None:
         """`key` isn't due any more; nothing if it wasn't."""
         self._at.pop(key, None)
 
+    def at(self, key: K) -> float | None:
+        """When `key` is due; None: it isn't."""
+        found = self._at.get(key)
+        return None if found is None else found[0]
+
     def next_at(self) -> float | None:
         """When the next one is due; None: nothing is."""
-        while self._heap and self._at.get(self._heap[0][2]) != self._heap[0][0]:
+        while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -49,6 +61,10 @@ class Timers(Generic[K]):
             key = heapq.heappop(self._heap)[2]
             del self._at[key]
             yield key
+
+    def _is_current(self, entry: tuple[float, int, K]) -> bool:
+        at, number, key = entry
+        return self._at.get(key) == (at, number)
 
     def __len__(self) -> int:
         """How many keys have a deadline."""
