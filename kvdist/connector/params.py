@@ -74,17 +74,17 @@ def write_params(wish: Source | Lend) -> dict[str, Any]:
 
 def read_params(params: Mapping[str, Any] | None) -> Source | Lend | None:
     """What a request asks for; None: nothing. Raises: InvalidRequest, naming the field."""
-    if not params:
+    if params is None:
         return None
     if not isinstance(params, Mapping):
         raise InvalidRequest("kv_transfer_params: not an object")
-    ours = params.get("kvdist") or {}
+    ours = {} if params.get("kvdist") is None else params["kvdist"]
     if not isinstance(ours, Mapping):
         raise InvalidRequest("kv_transfer_params.kvdist: not an object")
     transfer = _text(ours, "transfer_id") if "transfer_id" in ours else None
-    if params.get("do_remote_decode"):
+    if _flag(params, "do_remote_decode"):
         return Lend(transfer)
-    if not params.get("do_remote_prefill"):
+    if not _flag(params, "do_remote_prefill"):
         return None
     node = _text(params, "remote_engine_id")
     if transfer is not None:
@@ -99,6 +99,13 @@ def read_params(params: Mapping[str, Any] | None) -> Source | Lend | None:
         _number(ours, "remaining_ms", MAX_TOKENS),
         Rank(_number(params, "tp_size", 1 << 16)),
     )
+
+
+def _flag(params: Mapping[str, Any], name: str) -> bool:
+    value = params.get(name)
+    if value is not None and type(value) is not bool:
+        raise InvalidRequest(f"kv_transfer_params: {name} is true or false")
+    return bool(value)
 
 
 def _text(params: Mapping[str, Any], name: str) -> str:

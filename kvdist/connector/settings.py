@@ -6,6 +6,7 @@ Units:  seconds, tokens and blocks, by name.
 """
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from kvdist.errors import ConfigError
@@ -60,8 +61,10 @@ class Settings:
             self.answer_s, self.verdict_s, self.parked_s, self.ack_s, *self.escalation_s,
         )  # fmt: skip
         counts = (self.tries, self.max_parked, self.max_parked_per_peer, self.max_rounds)
-        if min(times) <= 0 or min(counts) < 1 or min(self.min_pull_tokens, 0) < 0:
-            raise ConfigError("times and counts are positive")
+        if not all(0 < time < inf for time in times) or min(counts) < 1:
+            raise ConfigError("times and counts are positive, and times end")
+        if self.min_pull_tokens < 0 or self.max_recompute_tokens < 0:
+            raise ConfigError("numbers of tokens aren't negative")
         if not self.renewal_s < self.lease_s <= self.life_s:
             raise ConfigError("a lease outlives a renewal, and its whole life outlives it")
         if not self.progress_s < self.stall_s:
