@@ -43,19 +43,16 @@ def _audit_contents(node: "SimNode") -> None:
     for block in pool.blocks[1:]:
         if block.block_hash is None or not pool.is_settled(block):
             continue
-        expected = node.cluster.content_of(block.block_hash, block.group_id)
+        group = node.geometry.groups[block.group_id]
+        expected = node.cluster.content_of(block.block_hash, block.group_id, group.block_size)
         if expected is None:
             continue
-        group = node.geometry.groups[block.group_id]
         for memory in [worker.memory for worker in node.workers]:
             for head in memory.heads:
                 cells = memory.cells(block.block_id, head)
                 good = expected[head]
-                if group.kind == "state":
-                    same = cells[0] == good[-1]
-                else:
-                    same = cells[: group.block_size] == good
-                if not same:
+                is_state = group.kind == "state"
+                if not (cells[0] == good[-1] if is_state else cells[: len(good)] == good):
                     raise InvariantViolation(
                         f"block {block.block_id} of group {block.group_id} is published with "
                         f"{cells}, right is {good}"

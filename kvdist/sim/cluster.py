@@ -67,7 +67,7 @@ class Cluster:
         self.num_bad = self.num_refused = self.num_restarts = 0
         #: By block hash: tokens, and how many of them it ends.
         self._content: dict[BlockHash, tuple[tuple[int, ...], int]] = {}
-        self._cells: dict[tuple[BlockHash, int], dict[int, list[int]]] = {}
+        self._cells: dict[tuple[BlockHash, int, int], dict[int, list[int]]] = {}
         self._runs: dict[NodeId, int] = {}
         #: By reader: the latest run that it has heard of, by peer.
         self._seen: dict[tuple[str, NodeId], Incarnation] = {}
@@ -91,15 +91,19 @@ class Cluster:
         for count, key in enumerate(hasher.start(ExtraKeys()).extend(list(tokens)), 1):
             self._content.setdefault(key, (tokens, count * config.hash_block_size))
 
-    def content_of(self, key: BlockHash, group_id: int) -> dict[int, list[int]] | None:
-        """By head: the cells of the block that is found by `key`; None: no client's tokens."""
-        found = self._cells.get((key, group_id))
+    def content_of(
+        self, key: BlockHash, group_id: int, block_size: int
+    ) -> dict[int, list[int]] | None:
+        """By head: the cells, from its first, of a block that is found by `key`; None: it isn't of
+        any client's tokens.
+        """
+        found = self._cells.get((key, group_id, block_size))
         if found is None and key in self._content:
             tokens, end = self._content[key]
             group = self.contents.groups[group_id]
-            links = chain(tokens[:end])[end - group.block_size :]
+            links = chain(tokens[:end])[(end - 1) // block_size * block_size :]
             found = {head: group.cells(links, head) for head in self.contents.heads}
-            self._cells[key, group_id] = found
+            self._cells[key, group_id, block_size] = found
         return found
 
     # -- life and death ------------------------------------------------------------------------

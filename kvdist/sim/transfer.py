@@ -17,12 +17,12 @@ Move = tuple[tuple[int, int, int], tuple[int, int, int]]
 
 
 def slots(pieces: Sequence[Piece], heads: Heads) -> list[tuple[int, int, int]]:
-    """(block, head, slot) of all cells, in order."""
+    """(block, head, slot) of all cells, token by token: so blocks of any size fit together."""
     return [
         (piece.block, head, slot)
         for piece in pieces
-        for head in range(*heads)
         for slot in range(piece.first, piece.first + piece.num_slots)
+        for head in range(*heads)
     ]
 
 
