@@ -32,6 +32,7 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
+from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockHash, BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
 from kvdist.sched.roles import NOTHING, PENDING, Loaded, LoadFailed, LoadQuiet, Match
 
@@ -61,6 +62,7 @@ class Claim:
     node: NodeId
     source: Source
     machine: Machine[claims.State, claims.Event, claims.Effect]
+    since: float
     #: Requests that want it: several if they share one prompt (T19).
     wanting: dict[RequestId, Wanting] = field(default_factory=dict)
     ticket: Ticket | None = None
@@ -142,15 +144,19 @@ class Borrower:
     # -- from the scheduler --------------------------------------------------------------------
 
     def arrived(self, request: Wanting, source: Source) -> None:
-        """A request came, and where its K/V can be had."""
+        """A request came, and where its K/V can be had. Raises: InvalidRequest."""
+        if isinstance(source, Ticket) and not self._geometry.shares_heads(source.num_ranks):
+            raise InvalidRequest(
+                f"kv_transfer_params: tp_size {source.num_ranks} can't share "
+                f"{self._geometry.num_heads} heads"
+            )
         by_hash = isinstance(source, ByHash)
         if by_hash and (source.node == self._node or not request.hash_block_size):
             return  # it would ask itself, or couldn't say for what
         name = _name_of(source, request.request_id)
         claim = self._claims.get(name)
         if claim is None:
-            node = source.node
-            claim = Claim(name, node, source, Machine(CLAIM, name))
+            claim = Claim(name, source.node, source, Machine(CLAIM, name), self.now)
             self._claims[name] = claim
         claim.wanting[request.request_id] = request
         self._claim_of[request.request_id] = claim
@@ -190,14 +196,8 @@ class Borrower:
         content = _content_of(claim, request)
         if content is None:
             return None
-        return next(
-            (
-                pull
-                for pull in self._pulls.values()
-                if pull.machine.state is P.PULLING and pull.content == content
-            ),
-            None,
-        )
+        under_way = (pull for pull in self._pulls.values() if pull.machine.state is P.PULLING)
+        return next((pull for pull in under_way if pull.content == content), None)
 
     def admitted(
         self, request_id: RequestId, blocks: Blocks, num_local_tokens: int, num_external: int
@@ -244,18 +244,18 @@ class Borrower:
 
     def on_lent(self, peer: NodeId, message: Lent) -> None:
         """The answer to a question by hash."""
-        claim = next(
-            (c for c in self._claims.values() if c.number == message.number and c.node == peer),
-            None,
-        )
+        mine = rules.is_same_run(message.reader_run, self._run)
+        asked = (c for c in self._claims.values() if c.number and c.node == peer)
+        claim = next((c for c in asked if mine and c.number == message.number), None)
         self._answered(claim, peer, message.ticket)
 
     def on_stream_state(self, peer: NodeId, message: StreamState) -> None:
         """How far a transfer is."""
         claim = self._claims.get(_name_of(ByTransfer(peer, message.transfer), ""))
         if message.progress is Progress.QUEUED:
-            if claim is not None and claim.machine.state is C.ASKING:
-                claim.tries = 1  # it lives: ask on
+            asking = claim is not None and claim.machine.state is C.ASKING
+            if claim is not None and asking and self.now < claim.since + self._settings.life_s:
+                claim.tries = 1  # it lives: ask on, but not for ever
             return
         self._answered(claim, peer, message.ticket)
 
@@ -266,6 +266,9 @@ class Borrower:
             if ticket is not None and not mine:  # what nobody wants goes back at once
                 self._out.append(SendToNode(peer, Release(ticket.lease, ticket.incarnation)))
         elif ticket is None:
+            self._handle_claim(claim, claims.Event.NOTHING)
+        elif ticket.node != peer or not self._geometry.shares_heads(ticket.num_ranks):
+            self.counts["tickets that can't be used"] += 1
             self._handle_claim(claim, claims.Event.NOTHING)
         else:
             self.timers.cancel(("ask", claim.name))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, NewType, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NewType, NoReturn, get_args, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -38,6 +38,7 @@ KINDS: Final[tuple[type, ...]] = (
     messages.Confirmed,
     messages.Close,
     messages.StillReading,
+    messages.Hello,
 )
 _NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
 MAX_MESSAGE_BYTES: Final = 8 << 20
@@ -59,7 +60,9 @@ def decode(data: bytes) -> Message:
     if len(data) > MAX_MESSAGE_BYTES:
         raise RemoteProtocol(f"a message of {len(data)} bytes")
     try:
-        raw = msgpack.unpackb(data, use_list=False, strict_map_key=True, raw=False)
+        raw = msgpack.unpackb(
+            data, use_list=False, raw=False, object_pairs_hook=_refuse, ext_hook=_refuse
+        )
     except Exception as error:  # noqa: BLE001 (msgpack raises half a dozen unrelated kinds)
         raise RemoteProtocol(f"no message: {type(error).__name__}") from None
     if not isinstance(raw, tuple) or len(raw) < 2:
@@ -71,6 +74,11 @@ def decode(data: bytes) -> Message:
         raise RemoteProtocol(f"no kind of message: {number!r}")
     message: Message = _read_fields(KINDS[number], values, version)
     return message
+
+
+def _refuse(*_: Any) -> NoReturn:
+    """No message has a map or an extension; millions of empty ones would fill the memory."""
+    raise RemoteProtocol("no message: a map")
 
 
 # -- writing ---------------------------------------------------------------------------------------

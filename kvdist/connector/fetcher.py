@@ -18,7 +18,7 @@ from kvdist.connector.effects import (
     StopRead,
     WorkerEffect,
 )
-from kvdist.connector.geometry import Geometry, Piece, pieces
+from kvdist.connector.geometry import Geometry, Group, Piece, pieces, sized
 from kvdist.connector.local import Cancel, Fetch, PartEnded, PartQuiet
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
@@ -53,6 +53,7 @@ class _Part:
     asked: list[int]
     #: The owner's tables, if we read by ourselves, and how far they may be read.
     source: Blocks = ()
+    source_groups: tuple[Group, ...] = ()
     settled: int = 0
     tries: int = 0
     level: int = 0
@@ -108,6 +109,7 @@ class Fetcher:
             self.counts["opened twice, or too late"] += 1
             return
         part.source, part.settled = message.blocks, message.settled
+        part.source_groups = sized(self._geometry.groups, message.block_sizes)
         self._handle(part, Event.OPENED)
 
     def on_settled(self, peer: NodeId, run: Incarnation, message: Settled) -> None:
@@ -136,7 +138,8 @@ class Fetcher:
     ) -> list[Piece] | None:
         """Where the bytes of a message should land; None: nowhere, refuse them.
 
-        Only what is wanted, in order, each slot once.
+        Only what is wanted, in order, each slot once; and something: a peer that sends nothing,
+        again and again, makes no progress.
         """
         part = self._part_of(peer, run, name)
         if part is None or part.machine.state is not State.LANDING or part.source:
@@ -148,6 +151,8 @@ class Fetcher:
         ):
             if first != asked or not first <= last <= end:
                 return None
+        if all(first == last for first, last in spans):
+            return None
         part.asked = [last for _, last in spans]
         return self._targets(part, spans)
 
@@ -279,8 +284,8 @@ class Fetcher:
             span = (part.asked[index], rules.readable(part.settled, first, last, is_state))
             spans.append((span[0], max(span)))
             found = None
-            if index < len(part.source):
-                found = pieces(group, part.source[index], spans[-1])
+            if index < len(part.source) and index < len(part.source_groups):
+                found = pieces(part.source_groups[index], part.source[index], spans[-1])
             if found is None:
                 self._fail(part, Event.READ_FAILED, "the owner's tables lack a block")
                 return

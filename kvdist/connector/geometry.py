@@ -6,7 +6,7 @@ Units:  tokens, blocks, slots (a token's place in a block) and KV heads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from kvdist.cache.spec import (
@@ -51,8 +51,7 @@ class Geometry:
     num_ranks: int = 1
 
     def __post_init__(self) -> None:
-        few, many = sorted((self.num_heads, self.num_ranks))
-        if few < 1 or many % few:
+        if not can_share(self.num_heads, self.num_ranks):
             raise ConfigError(f"{self.num_ranks} ranks can't share {self.num_heads} heads")
 
     @classmethod
@@ -73,6 +72,10 @@ class Geometry:
         """True if the blocks of a prompt can be taken before it is computed: a state's can't."""
         return all(group.kind == "tokens" for group in self.groups)
 
+    def shares_heads(self, num_ranks: int) -> bool:
+        """True if so many ranks, of another node, can share the same heads."""
+        return can_share(self.num_heads, num_ranks)
+
     def heads_of(self, rank: int) -> Heads:
         """KV heads [first, last) that a rank keeps."""
         if self.num_ranks <= self.num_heads:
@@ -80,6 +83,12 @@ class Geometry:
             return rank * share, (rank + 1) * share
         head = rank * self.num_heads // self.num_ranks
         return head, head + 1
+
+
+def can_share(num_heads: int, num_ranks: int) -> bool:
+    """True if each rank gets as many heads, or each head as many ranks."""
+    few, many = sorted((num_heads, num_ranks))
+    return few >= 1 and not many % few
 
 
 def _group_of(spec: KVCacheSpec) -> Group:
@@ -177,6 +186,20 @@ def pieces(group: Group, table: Sequence[BlockId], span: TokenSpan) -> list[Piec
         found.append(Piece(table[index], slot, count))
         first += count
     return found
+
+
+def sized(groups: tuple[Group, ...], block_sizes: tuple[int, ...]) -> tuple[Group, ...]:
+    """The groups as another node has them: its block sizes, or none given: ours.
+
+    What makes no sense gives no groups: nothing of them can be found.
+    """
+    if not block_sizes:
+        return groups
+    if len(block_sizes) != len(groups) or min(block_sizes) < 1:
+        return ()
+    return tuple(
+        replace(group, block_size=size) for group, size in zip(groups, block_sizes, strict=True)
+    )
 
 
 def external_blocks(geometry: Geometry, table: Blocks, first: int) -> list[BlockId]:

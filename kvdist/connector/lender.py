@@ -31,6 +31,7 @@ from kvdist.connector.messages import (
 from kvdist.connector.settings import Settings
 from kvdist.connector.tables.lease import LEASE, Effect, Event, State
 from kvdist.connector.timers import Timers
+from kvdist.errors import InvalidRequest
 from kvdist.ids import (
     BlockHash,
     BlockId,
@@ -141,7 +142,13 @@ class Lender:
     # -- from the scheduler --------------------------------------------------------------------
 
     def lend_at_end(self, request_id: RequestId, transfer: TransferId | None = None) -> None:
-        """The K/V of this request are for a peer; with a transfer id it may read along (T11)."""
+        """The K/V of this request are for a peer; with a transfer id it may read along (T11).
+
+        Raises: InvalidRequest if another request has that transfer id: a reader of one would get
+        the K/V of the other.
+        """
+        if transfer in self._transfers:
+            raise InvalidRequest("kv_transfer_params: transfer_id is in use")
         self._to_lend[request_id] = transfer
         if transfer is not None:
             self._transfers[transfer] = request_id
@@ -241,15 +248,18 @@ class Lender:
             self.counts["release of an unknown lease"] += 1
         elif lease.machine.state is State.GRANTING:
             self.counts["release before the ticket"] += 1
+        elif lease.reader not in (None, peer):
+            self.counts["release by another than the reader"] += 1
         else:
             self._handle(lease, Event.RELEASED)
         self._out.append(SendToNode(peer, Released(message.lease)))
 
-    def on_renew(self, _peer: NodeId, message: Renew) -> None:
+    def on_renew(self, peer: NodeId, message: Renew) -> None:
         """Unknown ones are counted and ignored."""
         for name in message.leases:
             lease = self.leases.get(name)
-            if lease is None or lease.machine.state is State.GRANTING:
+            unknown = lease is None or lease.reader not in (None, peer)
+            if lease is None or unknown or lease.machine.state is State.GRANTING:
                 self.counts["renewal of an unknown lease"] += 1
             else:
                 self._handle(lease, Event.RENEWED)
@@ -262,6 +272,8 @@ class Lender:
             ):  # fmt: skip
                 if lease.machine.state is State.ACTIVE:
                     self._issue_ticket(lease)
+                elif lease.machine.state is State.REVOKING:
+                    self._refuse_ticket(lease)
                 return  # or its answer comes when it is granted
         mine = [
             lease
@@ -274,7 +286,7 @@ class Lender:
         if most > 0 and not self.is_draining:
             found = self._holdings.lend(message.hashes, message.hash_block_size, most)
         if found is None:
-            self._out.append(SendToNode(peer, Lent(message.number, None)))
+            self._out.append(SendToNode(peer, Lent(message.number, message.reader_run, None)))
             return
         blocks, tokens = found
         lease = self._begin(None, blocks, tokens, tokens)
@@ -296,9 +308,12 @@ class Lender:
             self.counts["parked questions over the limit"] += 1
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return
-        if transfer not in self._asked:
+        before = self._asked.setdefault(transfer, peer)
+        if before != peer:
+            self.counts["questions about a transfer that another node asks for"] += 1
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+        elif self.timers.at(("parked", transfer)) is None:
             self.timers.set(("parked", transfer), self.now + self._settings.parked_s)
-        self._asked[transfer] = peer
 
     # -- from our workers ----------------------------------------------------------------------
 
@@ -378,18 +393,24 @@ class Lender:
     def _issue_ticket(self, lease: Lease) -> None:
         if not lease.ends_at:
             lease.ends_at = self.now + self._settings.life_s
-        if lease.number is not None and lease.reader is not None:
-            self._out.append(SendToNode(lease.reader, Lent(lease.number, self._ticket(lease))))
+        if lease.number is not None:
+            self._answer_borrow(lease, self._ticket(lease))
         elif lease.request_id is not None and lease.is_held:
             self._out.append(TicketReady(lease.request_id, self._ticket(lease)))
         if lease.transfer is not None:
             self._answer_stream(lease.transfer)
 
     def _refuse_ticket(self, lease: Lease) -> None:
-        if lease.number is not None and lease.reader is not None:
-            self._out.append(SendToNode(lease.reader, Lent(lease.number, None)))
+        if lease.number is not None:
+            self._answer_borrow(lease, None)
         elif lease.request_id is not None and lease.is_held:
             self._out.append(TicketReady(lease.request_id, None))
+
+    def _answer_borrow(self, lease: Lease, ticket: Ticket | None) -> None:
+        assert lease.reader is not None and lease.reader_run is not None
+        assert lease.number is not None
+        lent = Lent(lease.number, lease.reader_run, ticket)
+        self._out.append(SendToNode(lease.reader, lent))
 
     def _restart_clock(self, lease: Lease) -> None:
         at = min(self.now + self._settings.lease_s, lease.ends_at)
@@ -420,15 +441,6 @@ class Lender:
     def _room(self) -> int:
         holdings = self._holdings
         return holdings.pool_blocks - holdings.longest_blocks - self.num_leased
-
-    def _soft_room(self, peer: NodeId) -> int:
-        """Blocks that this peer may still borrow by hash (T13)."""
-        lent = sum(
-            lease.num_blocks
-            for lease in self.leases.values()
-            if lease.reader == peer and lease.number is not None
-        )
-        return int(self._settings.soft_share * self._holdings.pool_blocks) - lent
 
     def _fits(self, blocks: Blocks) -> bool:
         more = sum(1 for table in blocks for block in table if block)

@@ -68,6 +68,60 @@ class Ticket:
     num_ranks: RankNumber
 
 
+# -- before all else -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPrint:
+    """Of one group of layers: what a block of it holds."""
+
+    #: "tokens" or "state".
+    kind: Name
+    num_layers: Count
+    #: Tokens.
+    block_size: Count
+    #: Tokens that are read before a token: a window, or its own chunk; 0: all.
+    window: Count
+    chunk: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What two nodes have to share before they can exchange blocks (`compat`)."""
+
+    #: Digest of the weights.
+    weights: Name
+    #: Of the cached K/V, and bits of one number.
+    dtype: Name
+    element_bits: Count
+    #: Digest of the scales that quantized K/V were written with; empty: none.
+    scales: Name
+    num_heads: Count
+    head_size: Count
+    groups: Annotated[tuple[GroupPrint, ...], AtMost(MAX_GROUPS)]
+    hash_algorithm: Name
+    #: Tokens.
+    hash_block_size: Count
+    #: Digest of the draft model whose K/V are cached as well; empty: none.
+    drafter: Name
+    #: The order of the bytes of a block, and of those of a state; the latter empty: no states.
+    layout: Name
+    state_layout: Name
+    num_ranks: RankNumber
+    #: The oldest and the latest version of the protocol that it speaks.
+    oldest_version: Count
+    latest_version: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who I am, and what my blocks are like; the first message of a link, both ways."""
+
+    node: Name
+    incarnation: Run
+    fingerprint: Fingerprint
+
+
 # -- between nodes ---------------------------------------------------------------------------------
 
 
@@ -109,6 +163,8 @@ class Lent:
     """The answer to `Borrow`; no ticket: nothing to lend."""
 
     number: PullNumber
+    #: Who asked: a later run of the reader may have another question of that number.
+    reader_run: Run
     ticket: Ticket | None
 
 
@@ -178,6 +234,8 @@ class Opened:
     blocks: Blocks
     #: Tokens that can be read now; more come with `Settled` (streaming).
     settled: Annotated[Count, Since(2)] = MAX_TOKENS
+    #: Of the owner's groups, in tokens, for who reads by itself; empty: like the reader's.
+    block_sizes: Annotated[tuple[Count, ...], AtMost(MAX_GROUPS), Since(2)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +297,4 @@ NodeMessage: TypeAlias = (
 WorkerMessage: TypeAlias = (
     Open | Opened | Settled | Denied | Confirm | Confirmed | Close | StillReading
 )
-Message: TypeAlias = NodeMessage | WorkerMessage
+Message: TypeAlias = Hello | NodeMessage | WorkerMessage

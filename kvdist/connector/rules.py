@@ -66,11 +66,6 @@ def all_parts(ended: int, parts: int) -> bool:
     return ended == parts
 
 
-def may_name(settled: int, resume: int, is_stream: bool) -> bool:
-    """T1: only a stream may name blocks whose writing step isn't over."""
-    return is_stream or settled >= resume
-
-
 def readable(settled: int, first: int, last: int, is_state: bool) -> int:
     """T1, T7: up to which token of [first, last) the bytes may be served; a state is whole or not
     there.

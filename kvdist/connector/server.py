@@ -62,6 +62,7 @@ class _Serve:
     heads: Heads
     #: Sent so far, by group: up to which token.
     sent: list[int]
+    opened_at: float
 
 
 @dataclass(eq=False, slots=True)
@@ -198,7 +199,7 @@ class Server:
     def _serve(self, grant: _Grant, key: ServeKey, address: str, message: Open) -> None:
         serve = _Serve(
             key, grant, address, Machine(SERVE, str(message.part)), message.wanted, message.heads,
-            [first for first, _ in message.wanted],
+            [first for first, _ in message.wanted], self.now,
         )  # fmt: skip
         grant.holder = _holder_of(key)
         grant.serves[key] = self._serves[key] = serve
@@ -209,8 +210,12 @@ class Server:
 
     def _answer(self, serve: _Serve) -> None:
         grant = serve.grant
-        blocks: Blocks = () if self._sends else grant.blocks
-        self._say(serve.address, Opened(serve.key[2], blocks, grant.settled))
+        if self._sends:
+            opened = Opened(serve.key[2], (), grant.settled)
+        else:
+            sizes = tuple(group.block_size for group in self._geometry.groups)
+            opened = Opened(serve.key[2], grant.blocks, grant.settled, sizes)
+        self._say(serve.address, opened)
 
     def _answer_again(self, serve: _Serve, address: str) -> None:
         if serve.address != address:  # the link it was opened on has gone, and we don't know yet
@@ -240,8 +245,9 @@ class Server:
             self._handle(serve, serves.Event.CLOSE)
 
     def on_still_reading(self, reader: NodeId, run: Incarnation, message: StillReading) -> None:
-        """A one-sided read moves on (T16)."""
-        if (serve := self._serves.get((reader, run, message.part))) is not None:
+        """A one-sided read moves on (T16); no reader can say so for ever (T10)."""
+        serve = self._serves.get((reader, run, message.part))
+        if serve is not None and self.now < serve.opened_at + self._settings.life_s:
             self._watch(serve)
 
     def link_lost(self, address: str) -> None:

@@ -1,0 +1,350 @@
+"""The owner's worker: what it serves, what it denies, and when it says that it has stopped."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kvdist.connector.effects import (
+    CutLink,
+    SendBytes,
+    SendToOwnNode,
+    SendToPeer,
+    StopSending,
+    WorkerEffect,
+)
+from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
+from kvdist.connector.messages import (
+    Close,
+    Confirmed,
+    Denied,
+    Heads,
+    Opened,
+    Settled,
+    StillReading,
+    TokenSpans,
+    Why,
+)
+from kvdist.ids import BlockId, Incarnation
+from tests.halves import ALL, FULL, NOBODYS, RUN, STATE, WINDOW, Serving, a_part, tables
+
+KEY = ("d", RUN, a_part())
+
+
+def denial(effects: Sequence[WorkerEffect]) -> Why | None:
+    (effect,) = effects
+    assert isinstance(effect, SendToPeer)
+    return effect.message.why if isinstance(effect.message, Denied) else None
+
+
+# -- the ordinary way ------------------------------------------------------------------------------
+
+
+def test_sent_and_confirmed() -> None:
+    serving = Serving()
+    opened, sent = serving.open()
+    assert opened == SendToPeer("link", Opened(a_part(), (), 16))
+    assert isinstance(sent, SendBytes)
+    assert sum(piece.num_slots for piece in sent.pieces) == 16
+    serving.server.sent(KEY)
+    assert serving.confirm() == [SendToPeer("link", Confirmed(a_part()))]
+    assert serving.server.num_open == 0
+
+
+def test_read_by_the_reader() -> None:
+    serving = Serving(sends=False)
+    (opened,) = serving.open()
+    assert opened == SendToPeer("link", Opened(a_part(), tables(16), 16, (4,)))
+    assert serving.confirm() == [SendToPeer("link", Confirmed(a_part()))]
+
+
+def test_a_repeat_gets_the_same_answer() -> None:
+    serving = Serving()
+    serving.open()
+    assert [type(effect) for effect in serving.open()] == [SendToPeer], "opened, and sent once"
+    serving.server.sent(KEY)
+    for _ in range(3):
+        assert serving.confirm() == [SendToPeer("link", Confirmed(a_part()))], "T4"
+    assert denial(serving.open()) is Why.GONE
+
+
+def test_a_verdict_is_kept_for_a_while() -> None:
+    serving = Serving(verdict_s=60.0)
+    serving.open()
+    serving.server.sent(KEY)
+    serving.confirm()
+    serving.later(59.0)
+    assert denial(serving.confirm()) is None
+    serving.later(1.0)
+    assert denial(serving.confirm()) is Why.GONE
+
+
+def test_as_many_verdicts_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvdist.connector.server.MAX_VERDICTS", 100)
+    serving = Serving(sends=False)
+    for pull in range(150):
+        serving.open(a_part(pull))
+        serving.server.on_close("d", RUN, Close(a_part(pull)))
+    assert len(serving.server._verdicts) == len(serving.server.timers) == 100
+    assert serving.server._verdicts.keys() == {("d", RUN, a_part(i)) for i in range(50, 150)}
+
+
+# -- what isn't served -----------------------------------------------------------------------------
+
+
+def test_unknown_and_outdated_leases() -> None:
+    serving = Serving()
+    assert denial(serving.open(lease=NOBODYS)) is Why.GONE
+    assert denial(serving.open(owner=2)) is Why.GONE
+    assert serving.server.num_open == 0
+
+
+WRONG_SPANS: list[TokenSpans] = [
+    (),
+    ((0, 16), (0, 16)),
+    ((0, 17),),
+    ((8, 4),),
+    ((0, 1 << 40),),
+    ((1 << 39, 1 << 40),),
+]
+
+
+@pytest.mark.parametrize("wanted", WRONG_SPANS)
+def test_more_than_the_lease_covers(wanted: TokenSpans) -> None:
+    assert denial(Serving().open(wanted=wanted)) is Why.REFUSED
+
+
+@pytest.mark.parametrize("heads", [(0, 0), (2, 1), (0, 5), (4, 8), (1 << 16, 1 << 16)])
+def test_heads_that_are_not_here(heads: Heads) -> None:
+    assert denial(Serving().open(heads=heads)) is Why.REFUSED
+
+
+def test_another_ranks_part() -> None:
+    assert denial(Serving().open(a_part(owner=1))) is Why.REFUSED
+
+
+@pytest.mark.parametrize("last", [4, 8, 15])
+def test_a_state_from_another_token(last: int) -> None:
+    """F14, T6: the state after the lease's last token, or none."""
+    serving = Serving(STATE)
+    assert denial(serving.open(wanted=((last - 1, last),))) is Why.REFUSED
+    opened, _ = serving.open(a_part(2), wanted=((15, 16),))
+    assert isinstance(opened, SendToPeer)
+
+
+def test_a_window_that_has_gone() -> None:
+    serving = Serving(FULL, WINDOW)
+    full, window = tables(16, 1, (FULL, WINDOW))
+    blocks = (full, (BlockId(0), BlockId(0), *window[2:]))
+    serving.server.on_grant(Grant(serving.lease, blocks, 16, 16))
+    serving.news()
+    assert denial(serving.open(wanted=((0, 16), (4, 16)))) is Why.REFUSED
+    assert len(serving.open(a_part(2), wanted=((0, 16), (8, 16)))) == 2
+
+
+def test_one_reader_at_a_time() -> None:
+    """T19: who comes second takes over when the first has closed."""
+    serving = Serving()
+    serving.open()
+    other = a_part(9)
+    assert denial(serving.open(other, reader="e", link="other")) is Why.TAKEN
+    assert len(serving.open(a_part(1, reader=1))) == 2, "another part of the same pull"
+    for reader in (0, 1):
+        key = ("d", RUN, a_part(1, reader))
+        serving.server.sent(key)
+        serving.server.on_close("d", RUN, Close(key[2]))
+    assert len(serving.open(other, reader="e", link="other")) == 2
+
+
+def test_another_run_of_the_reader_is_another_reader() -> None:
+    serving = Serving()
+    serving.open()
+    assert denial(serving.open(run=2, link="new")) is Why.TAKEN
+    serving.server.link_lost("link")
+    serving.server.sent(KEY)
+    serving.news()
+    assert len(serving.open(run=2, link="new")) == 2
+
+
+def test_a_repeat_over_another_link() -> None:
+    serving = Serving()
+    serving.open()
+    assert denial(serving.open(link="next")) is Why.GONE
+
+
+# -- confirm ---------------------------------------------------------------------------------------
+
+
+def test_a_confirm_of_nothing() -> None:
+    assert denial(Serving().confirm()) is Why.GONE
+
+
+def test_a_confirm_by_somebody_else() -> None:
+    serving = Serving()
+    serving.open()
+    assert denial(serving.confirm(reader="e")) is Why.GONE
+    assert denial(serving.confirm(run=2)) is Why.GONE
+    assert denial(serving.confirm()) is None
+
+
+@pytest.mark.parametrize("how", ["close", "link", "stall"])
+def test_a_hold_that_has_ended_confirms_nothing(how: str) -> None:
+    serving = Serving(sends=False, stall_s=10.0)
+    serving.open()
+    match how:
+        case "close":
+            serving.server.on_close("d", RUN, Close(a_part()))
+        case "link":
+            serving.server.link_lost("link")
+        case _:
+            serving.later(10.0)
+            assert serving.news() == [CutLink("link")], "T16"
+    assert serving.server.num_open == 0
+    assert denial(serving.confirm()) is Why.GONE
+
+
+def test_a_confirm_before_all_is_sent() -> None:
+    """The reader's own mistake; the hold still ends only when the send has returned."""
+    serving = Serving()
+    serving.open()
+    assert denial(serving.confirm()) is None
+    serving.server.on_revoke(Revoke(serving.lease))
+    assert serving.news() == []
+    serving.server.sent(KEY)
+    assert serving.news() == [SendToOwnNode(Revoked(serving.lease))]
+
+
+# -- the hold and the revocation -------------------------------------------------------------------
+
+
+def test_an_open_pull_outlives_its_lease() -> None:
+    """T15, T25: the revocation waits, and the bytes are good all the same."""
+    serving = Serving()
+    serving.open()
+    serving.server.on_revoke(Revoke(serving.lease))
+    assert serving.news() == []
+    assert denial(serving.open(a_part(1, reader=1))) is Why.GONE, "nothing new"
+    serving.server.sent(KEY)
+    confirmed, revoked = serving.confirm()[::-1]
+    assert confirmed == SendToPeer("link", Confirmed(a_part()))
+    assert revoked == SendToOwnNode(Revoked(serving.lease))
+    assert not serving.server.granted_blocks()
+
+
+def test_a_send_outlives_its_link() -> None:
+    """The revocation waits for what this side itself is doing."""
+    serving = Serving()
+    serving.open()
+    serving.server.on_revoke(Revoke(serving.lease))
+    serving.server.link_lost("link")
+    assert serving.news() == [StopSending("link", KEY)]
+    serving.server.sent(KEY)
+    serving.server.sent(KEY)
+    assert serving.news() == [SendToOwnNode(Revoked(serving.lease))], "once"
+    assert serving.server.counts["sends that ended twice"] == 1
+
+
+def test_a_stalled_send_has_its_link_cut_again_and_again() -> None:
+    serving = Serving(stall_s=10.0)
+    serving.open()
+    serving.later(10.0)
+    assert serving.news() == [CutLink("link"), StopSending("link", KEY)]
+    serving.later(10.0)
+    assert serving.news() == [CutLink("link")]
+    serving.server.sent(KEY)
+    assert serving.server.num_open == 0
+
+
+def test_progress_counts_but_not_for_ever() -> None:
+    """T16, T10: a reader that says for ever that it reads doesn't hold the blocks for ever."""
+    serving = Serving(sends=False, stall_s=10.0, life_s=300.0)
+    serving.open()
+    seconds = 0
+    while serving.server.num_open:
+        serving.server.on_still_reading("d", RUN, StillReading(a_part()))
+        serving.server.on_still_reading("thief", RUN, StillReading(a_part()))
+        serving.later(5.0)
+        seconds += 5
+        assert seconds <= 320
+    assert seconds > 300
+
+
+def test_closes_of_strangers() -> None:
+    serving = Serving()
+    serving.open()
+    serving.server.on_close("e", RUN, Close(a_part()))
+    serving.server.on_close("d", Incarnation(2), Close(a_part()))
+    serving.server.on_close("d", RUN, Close(a_part(2)))
+    assert serving.server.num_open == 1
+    assert serving.server.counts["close of what isn't open"] == 3
+
+
+def test_ten_thousand_random_opens() -> None:
+    """A16: what isn't known leaves nothing behind."""
+    serving = Serving()
+    for pull in range(10_000):
+        serving.open(a_part(pull), lease=NOBODYS)
+        serving.confirm(a_part(pull))
+    assert serving.server.num_open == 0
+    assert not serving.server._verdicts
+    assert not len(serving.server.timers)
+
+
+# -- reading along ---------------------------------------------------------------------------------
+
+
+def sent_spans(effects: Sequence[WorkerEffect]) -> list[TokenSpans]:
+    return [effect.spans for effect in effects if isinstance(effect, SendBytes)]
+
+
+def test_what_has_settled_is_sent_one_send_at_a_time() -> None:
+    """T1."""
+    serving = Serving(settled=6)
+    assert sent_spans(serving.open()) == [((0, 6),)]
+    serving.server.on_extend(Extend(serving.lease, 9))
+    serving.server.on_extend(Extend(serving.lease, 12))
+    assert serving.news() == []
+    serving.server.sent(KEY)
+    assert sent_spans(serving.news()) == [((6, 12),)]
+    serving.server.sent(KEY)
+    assert serving.news() == []
+    serving.server.on_extend(Extend(serving.lease, 12))
+    serving.server.on_extend(Extend(serving.lease, 3))
+    assert serving.news() == []
+    serving.server.on_extend(Extend(serving.lease, 16))
+    assert sent_spans(serving.news()) == [((12, 16),)]
+
+
+def test_readers_are_told_how_far_they_may_read() -> None:
+    serving = Serving(settled=6, sends=False)
+    assert serving.open() == [SendToPeer("link", Opened(a_part(), tables(16), 6, (4,)))]
+    serving.server.on_extend(Extend(serving.lease, 9))
+    assert serving.said() == [Settled(a_part(), 9)]
+
+
+def test_who_waits_for_what_never_comes_is_told() -> None:
+    """T12: and what has all it needs goes on to its end."""
+    serving = Serving(settled=8)
+    serving.open()
+    serving.open(a_part(1, reader=1), wanted=((0, 8),))
+    serving.server.on_revoke(Revoke(serving.lease))
+    assert serving.said() == [Denied(a_part(), Why.GONE)]
+    for reader in (0, 1):
+        serving.server.sent(("d", RUN, a_part(1, reader)))
+    assert serving.reported() == []
+    serving.confirm(a_part(1, reader=1))
+    serving.server.on_close("d", RUN, Close(a_part()))
+    assert serving.reported() == [Revoked(serving.lease)]
+
+
+def test_nothing_is_extended_that_isnt_granted() -> None:
+    serving = Serving()
+    serving.server.on_extend(Extend(NOBODYS, ALL))
+    assert serving.news() == []
+
+
+def test_a_grant_is_acknowledged() -> None:
+    assert Serving().server.granted_blocks() == [1, 2, 3, 4]
+    serving = Serving()
+    serving.server.on_revoke(Revoke(serving.lease))
+    assert serving.reported() == [Revoked(serving.lease)]
+    assert Granted(serving.lease) not in serving.reported()
