@@ -248,6 +248,7 @@ class UcxWire(Wire):
         """See `Wire.attach`."""
         if self._worker is None:
             raise RemoteProtocol("a region in the handshake")
+        self._check()  # it may have broken since the description came
         self._check_reads()
         return RemoteUcxRegion(self._worker, description, size)
 

@@ -83,7 +83,11 @@ class Worker:
             self._lib.ucp_worker_release_address(self.handle, where)
 
     def connect(self, address: bytes) -> None:
-        """Make the endpoint; that the peer is there shows only when something has come from it."""
+        """Make the endpoint; that the peer is there shows only when something has come from it.
+        Raises: PeerLost.
+        """
+        if not self.handle:
+            raise PeerLost("the link has ended")
         handle = c_void_p()
         params = ucp.EpParams(
             field_mask=0b111,
@@ -96,7 +100,8 @@ class Worker:
         self.endpoint = handle.value or 0
 
     def lanes(self) -> list[str]:
-        """Transport and device of each lane in use."""
+        """Transport and device of each lane in use. Raises: PeerLost."""
+        self._check_usable()
         entries = (ucp.TransportEntry * _MAX_LANES)()
         attr = ucp.EpAttr(
             field_mask=1 << 3,
@@ -109,7 +114,8 @@ class Worker:
         return [f"{lane.transport.decode()}/{lane.device.decode()}" for lane in found]
 
     def unpack(self, rkey: bytes) -> int:
-        """A handle for a peer's memory; it lasts until `drop` or the end."""
+        """A handle for a peer's memory; it lasts until `drop` or the end. Raises: PeerLost."""
+        self._check_usable()
         handle = c_void_p()
         ucp.check(self._lib.ucp_ep_rkey_unpack(self.endpoint, rkey, byref(handle)), "rkey")
         assert handle.value
@@ -126,8 +132,7 @@ class Worker:
 
     def start(self, operation: Operation[Any]) -> None:
         """Post what can be posted now; the rest follows by itself. Raises: PeerLost."""
-        if not self.usable:
-            raise PeerLost("the link has ended")
+        self._check_usable()
         operation.turn(self)
         if not operation.ended:
             self._operations.append(operation)
@@ -138,6 +143,11 @@ class Worker:
     def usable(self) -> bool:
         """Something may be posted."""
         return bool(self.endpoint) and not self._failure
+
+    def _check_usable(self) -> None:
+        # It may have ended while what was just received was on its way to who asks.
+        if not self.usable:
+            raise PeerLost("the link has ended")
 
     def _schedule(self) -> None:
         if not self._scheduled and self.handle:

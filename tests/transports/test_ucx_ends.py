@@ -11,12 +11,13 @@ from tests.transports.linked import config, linked
 from tests.transports.test_ucx_unread import some_turns, wires
 from transports import ucp, ucx
 from transports.api import Span
-from transports.errors import Unsupported
+from transports.errors import PeerLost, Unsupported
 from transports.faulty import FaultyTransport
 from transports.testing.setup import NO_FAULTS
 from transports.ucx import UcxTransport
 from transports.ucx_context import Context
 from transports.ucx_operation import Flush
+from transports.ucx_region import UcxRegion
 from transports.ucx_settings import DEFAULTS
 from transports.ucx_worker import Worker
 
@@ -78,6 +79,26 @@ def test_a_wrapped_link_knows_its_lanes_too(monkeypatch: pytest.MonkeyPatch) -> 
             assert not link.capabilities.one_sided_reads
 
     monkeypatch.setenv("UCX_TLS", "tcp")
+    asyncio.run(main())
+
+
+def test_a_wire_that_breaks_under_what_it_has_just_received() -> None:
+    """UCX crashes if it is asked about an endpoint or a worker that has gone."""
+
+    async def main() -> None:
+        async with wires() as (near, far):
+            assert near._worker is not None and far._worker is not None
+            region = UcxRegion(near._context, 10)
+            description, address = near.share(region), near._worker.address()
+            far.abort()
+            with pytest.raises(PeerLost):
+                far.attach(description, 10)
+            with pytest.raises(PeerLost):
+                far._worker.connect(address)
+            with pytest.raises(PeerLost):
+                far._worker.lanes()
+            region.close()
+
     asyncio.run(main())
 
 

@@ -15,6 +15,7 @@ import pytest
 from tests.transports.linked import SHORT, an_address, config
 from tests.transports.processes.child import Child, child
 from tests.transports.processes.peer import BODY_BYTES, LETTERS, REGION_BYTES
+from tests.transports.shared_memory import files_that_stay
 from transports.api import Link, Span
 from transports.errors import PeerClosed, PeerLost, RegionClosed, Unreachable
 from transports.registry import make_transport
@@ -287,19 +288,16 @@ def test_reads_need_nothing_of_the_owner(shm: str) -> None:
 
 
 def test_a_killed_owner_leaves_nothing_behind(shm: str, tmp_path: Path) -> None:
-    def left() -> set[str]:
-        return set(os.listdir("/dev/shm"))
-
     async def main(peer: Child) -> None:
         async with _dialled(peer) as link:
             await link.recv()
             peer.signal(signal.SIGKILL)
             await _until_lost(link)
 
-    before = left()
+    before = set(os.listdir("/dev/shm"))
     with child("share", shm) as peer:
         asyncio.run(main(peer))
-    assert left() <= before
+    assert not files_that_stay(before)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]  # the next listener replaces it
     started = time.monotonic()
     with child("wait", shm) as peer:

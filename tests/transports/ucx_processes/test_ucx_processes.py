@@ -20,7 +20,7 @@ import pytest
 from tests.transports.linked import SHORT, config
 from tests.transports.processes.child import ROOT, Child, child
 from tests.transports.processes.peer import BODY_BYTES, REGION_BYTES
-from tests.transports.ucx_segments import segments_of
+from tests.transports.shared_memory import files_that_stay, segments_of
 from transports.api import Link, Span
 from transports.errors import PeerLost, TransportError
 from transports.registry import make_transport
@@ -209,7 +209,7 @@ def test_a_killed_process_leaves_nothing_behind() -> None:
     with child("share", HERE) as peer:
         asyncio.run(main(peer))
         peer.process.wait()
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not files_that_stay(before)
     assert not segments_of(os.getpid(), peer.process.pid)
 
 
