@@ -18,6 +18,7 @@ from kvdist.sim.audit import audit_node, audit_rest
 from kvdist.sim.clients import Clients
 from kvdist.sim.contents import ModelContents, chain
 from kvdist.sim.faults import Faults
+from kvdist.sim.gate import Gate
 from kvdist.sim.links import DataLink
 from kvdist.sim.node import SimNode
 from kvdist.sim.post import Post
@@ -55,7 +56,8 @@ class Cluster:
         self.settings, self.scheduler_config = config.settings, config.scheduler
         self.num_heads, self.one_sided = config.num_heads, config.one_sided
         self.contents = ModelContents(next(iter(config.nodes.values())), config.num_heads)
-        self.post = Post(self.world, faults)
+        self.gate = Gate()
+        self.post = Post(self.world, faults, self.gate)
         self.nodes: dict[NodeId, SimNode] = {}
         #: Reads that end by a measure only, or when faults stop.
         self.stuck: list[Landing] = []

@@ -42,6 +42,10 @@ class DataLink:
         """It arrives in order, once, unless the link is cut."""
         world, faults = self._world, sender.cluster.faults
         data = encode(message)
+        if sender.cluster.gate.stops(
+            message, lambda: self.carry(sender, lambda: self._deliver(sender, data))
+        ):
+            return
         if world.happens(faults.garbage / 10):
             data = bytes([0xC1]) + data  # what no message begins with
         self.carry(sender, lambda: self._deliver(sender, data))

@@ -11,6 +11,7 @@ from kvdist.connector.messages import NodeMessage
 from kvdist.errors import RemoteProtocol
 from kvdist.ids import Incarnation, NodeId
 from kvdist.sim.faults import Faults
+from kvdist.sim.gate import Gate
 from kvdist.sim.world import World
 
 #: What a receiver is called with: from whom, which run of it, the message.
@@ -20,8 +21,8 @@ Receive = Callable[[NodeId, Incarnation, NodeMessage], None]
 class Post:
     """Between all nodes."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
-        self._world = world
+    def __init__(self, world: World, faults: Faults, gate: Gate) -> None:
+        self._world, self._gate = world, gate
         self.faults = faults
         self._receivers: dict[NodeId, Receive] = {}
         self._apart: dict[frozenset[NodeId], float] = {}
@@ -52,6 +53,8 @@ class Post:
             world.note(sender, f"lost on the way to {to}", message)
             return
         data = encode(message)
+        if self._gate.stops(message, lambda: self._deliver(sender, run, to, data)):
+            return
         if world.happens(faults.garbage):
             data = _spoilt(world, data)
         for _ in range(1 + world.happens(faults.duplicate)):
