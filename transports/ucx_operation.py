@@ -261,6 +261,10 @@ class Get(Operation[int]):
         self._all_posted = number == len(gets)
         return moved
 
+    def _end(self) -> None:
+        super()._end()
+        self._memory = None
+
 
 class Flush(Operation[None]):
     """Everything sent so far has left for good."""

@@ -100,17 +100,17 @@ async def check_a_region_closed_in_a_read(setup: Setup) -> None:
             region.close()
             later = pair.right.allocate(size)
             later.view[:] = bytes([0xEE]) * size
+            await region.quiet()
+            before = bytes(target)
+            for read in reads:
+                await read.quiet()
+            assert target == before, "the region was quiet before its reads were"
             try:
                 await waiting
             except RegionClosed:
                 assert b"\xee" * 16 not in target
             else:
                 assert target == noise(size)
-            await region.quiet()
-            before = bytes(target)
-            for read in reads:
-                await read.quiet()
-            assert target == before
             later.close()
         await alive(pair.a, pair.b)
 

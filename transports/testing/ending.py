@@ -1,17 +1,22 @@
 """Checks of how links end: closed, aborted, lost; and what is promised afterwards."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+from transports.api import Link
 from transports.errors import LocalMisuse, PeerClosed, PeerLost
 from transports.testing.setup import (
     Setup,
     alive,
     begun,
     both,
+    carry,
     expect,
     into,
+    meet,
     noise,
     receive,
     send_each,
@@ -232,6 +237,30 @@ async def check_leaving_the_context_ends_everything(setup: Setup) -> None:
         await listening.accept()
 
 
+async def check_leaving_the_context_leaves_nothing(setup: Setup) -> None:
+    """Neither tasks nor descriptors, however its links ended or if they didn't."""
+    tasks, descriptors = asyncio.all_tasks(), list[int]()
+    for _ in range(3):
+        async with setup.transports() as (left, _, listening):
+            for end in (Link.close, _abort, None):
+                a, b = await meet(left, listening)
+                await carry(a, b, noise(100_000))
+                if end is not None:
+                    await end(a)
+        assert asyncio.all_tasks() == tasks
+        descriptors.append(_num_descriptors())
+    assert descriptors[1] == descriptors[2]  # the first time, a library may open some of its own
+
+
+async def _abort(link: Link) -> None:
+    link.abort()
+
+
+def _num_descriptors() -> int:
+    folder = Path("/proc/self/fd")
+    return len(os.listdir(folder)) if folder.exists() else 0
+
+
 async def check_errors_pass_through_the_context(setup: Setup) -> None:
     """What the caller raises comes out as it is, not wrapped."""
     left = setup.dialler()
@@ -259,5 +288,6 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_nothing_lands_after_quiet,
     check_buffers_are_let_go,
     check_leaving_the_context_ends_everything,
+    check_leaving_the_context_leaves_nothing,
     check_errors_pass_through_the_context,
 ]

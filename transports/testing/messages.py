@@ -2,6 +2,7 @@
 
 import array
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -143,7 +144,11 @@ async def check_limits_of_the_peer_hold(setup: Setup) -> None:
 async def check_a_refused_body_writes_nothing(setup: Setup) -> None:
     """The receiver refuses a stale target before any byte comes; both sides go on."""
     async with setup.pair(**_SIZES) as pair:
-        target = bytearray(b"old" * _PART)
+        target = bytearray(3 * _PART)
+        for size in (100, 3 * _PART):  # it was good once
+            view = memoryview(target)[:size]
+            await both(pair.a.send(1, b"", [noise(size)]), pair.b.recv(into(view)))
+        target[:] = b"old" * _PART
 
         def stale(head: Head) -> list[Buffer]:
             raise BodyRefused("this target is stale")
@@ -194,6 +199,36 @@ async def check_places_that_do_not_fit(setup: Setup) -> None:
             await attempt(broken, ZeroDivisionError)
             assert exact == bytes(size)
         await alive(pair.a, pair.b)
+
+
+async def check_the_place_is_asked_once(setup: Setup) -> None:
+    """For each message with a body, whatever comes of it."""
+    async with setup.pair(**_SIZES) as pair:
+        for size in (0, 1, _EAGER + 1, 3 * _PART):
+            for wanted in (True, False):
+                asked: list[Head] = []
+
+                def place(
+                    head: Head, asked: list[Head] = asked, wanted: bool = wanted
+                ) -> list[Buffer]:
+                    asked.append(head)
+                    if not wanted:
+                        raise BodyRefused("not wanted")
+                    return [bytearray(head.body_bytes)]
+
+                sending = asyncio.create_task(pair.a.send(7, b"meta", [noise(size)]))
+                with contextlib.suppress(BodyRefused):
+                    await pair.b.recv(place)
+                with contextlib.suppress(BodyRefused):
+                    await sending
+                assert asked == [Head(7, b"meta", size)] * bool(size)
+
+
+async def check_large_bodies_in_the_usual_parts(setup: Setup) -> None:
+    """As they travel unless one sets something else; the last part is small."""
+    async with setup.pair() as pair:
+        for size in (9_000_001, (33 << 20) + 1):
+            await carry(pair.a, pair.b, noise(size))
 
 
 async def check_places_of_empty_buffers_and_of_none(setup: Setup) -> None:
@@ -286,10 +321,12 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_limits_of_the_peer_hold,
     check_a_refused_body_writes_nothing,
     check_places_that_do_not_fit,
+    check_the_place_is_asked_once,
     check_places_of_empty_buffers_and_of_none,
     check_places_that_overlap,
     check_one_sends_and_one_receives,
     check_checksums_of_bodies,
     check_large_bodies_pass_each_other,
+    check_large_bodies_in_the_usual_parts,
     check_the_body_waits_for_its_place,
 ]
