@@ -148,6 +148,8 @@ class Replay:
     def __init__(self) -> None:
         self._hellos: list[tuple[bool, Hello]] = []
         self._session: Session | None = None
+        #: The last of the peer's offers that was accepted or refused.
+        self._decided = 0
         #: The last head in each direction, until its body has passed; by `Entry.sent`.
         self._last: dict[bool, Frame | None] = {}
 
@@ -225,6 +227,12 @@ class Replay:
             next_number_in=2,
         )
 
+    def _decide(self, session: Session, offer: int) -> None:
+        """Note a verdict: they are given in order, each after the last body has come."""
+        if session.landing is not None or not self._decided < offer <= session.last_offer_in:
+            raise BadRecording(f"offer {offer} can't have been decided on")
+        self._decided = offer
+
     def _sent(self, session: Session, frame: Frame) -> str:
         """Note what the recorded side did."""
         if frame.number != session.next_number_out:
@@ -237,10 +245,12 @@ class Replay:
                 session.pay(len(frame.meta), 0)
                 session.next_offer = frame.argument + 1
             case Type.ACCEPT:
-                if session.landing is not None or frame.argument not in session.undecided:
-                    raise BadRecording(f"offer {frame.argument} can't have been accepted")
-                session.accept(frame.argument)
+                self._decide(session, frame.argument)
+                # The peer may have withdrawn it while this frame waited to be written.
+                if frame.argument in session.undecided:
+                    session.accept(frame.argument)
             case Type.REFUSE:
+                self._decide(session, frame.argument)
                 session.refuse(frame.argument)
             case Type.CREDIT:
                 session.granted += frame.argument

@@ -11,8 +11,11 @@ from hypothesis import given, strategies as st
 
 from tests.transports.linked import config
 from transports.errors import BadRecording, BodyRefused
+from transports.frame import Type, decode
+from transports.link import WireLink
 from transports.memory import MemoryTransport
 from transports.record import MAGIC, RecordingTransport, read_recording, replay
+from transports.testing.setup import until
 
 LARGE = 100_000
 
@@ -90,6 +93,58 @@ def test_a_recording_tells_the_conversation(dialler: bool, keep_bodies: bool) ->
             assert part in said, (sent, part)
     assert not any("breaks" in meaning for _, meaning in told)
     assert list(replay(entries, wire=1)) == []
+
+
+@pytest.mark.parametrize("end", ["withdraw", "bye"])
+def test_a_verdict_that_came_too_late(end: str) -> None:
+    """It waited to be written, behind a body, while the peer took its offer back."""
+    file = io.BytesIO()
+
+    async def talk() -> None:
+        near = RecordingTransport(MemoryTransport(config("near")), file, lambda: 0.0)
+        async with near.open(), MemoryTransport(config("far")).open() as far:
+            listener = await far.listen("memory://late")
+            link = await near.connect("memory://late")
+            peer = await listener.accept()
+            assert isinstance(link, WireLink)
+            offering = asyncio.create_task(peer.send(1, b"", [bytes(LARGE)]))
+            await until(lambda: bool(link._inbox))
+            async with link._writing:
+                receiving = asyncio.create_task(link.recv(lambda _: [bytearray(LARGE)]))
+                await until(lambda: link._landing is not None)
+                if end == "withdraw":
+                    offering.cancel()
+                    await asyncio.wait([offering])
+                    await until(lambda: link._landing is None)
+                else:
+                    await peer._write(Type.BYE)  # type: ignore[attr-defined]
+                    await until(lambda: link._session.peer_said_bye)
+            if end == "withdraw":
+                await peer.send(2)
+            await asyncio.wait([receiving, offering])
+            receiving.exception()
+            offering.cancelled() or offering.exception()
+
+    asyncio.run(talk())
+    file.seek(0)
+    steps = list(replay(read_recording(file)))
+    said = [step.meaning.partition(" ")[2] for step in steps]
+    ended = {"withdraw": "WITHDRAW 1", "bye": "BYE"}[end]
+    assert said.index(ended) < said.index("ACCEPT 1")
+    assert not any("breaks" in step.meaning for step in steps)
+
+
+def test_verdicts_that_no_link_gives() -> None:
+    """Twice, or of what was never offered."""
+    entries = list(read_recording(io.BytesIO(record())))
+    steps = list(replay(entries))
+    (at,) = [at for at, step in enumerate(steps) if step.sent and "ACCEPT" in step.meaning]
+    for argument in (0, 4):
+        changed = entries.copy()
+        frame = replace(decode(entries[at].data or b""), argument=argument)
+        changed[at] = replace(entries[at], data=frame.encode())
+        with pytest.raises(BadRecording, match=f"offer {argument} can't have been decided on"):
+            list(replay(changed))
 
 
 def test_a_peer_s_offence_ends_a_replay() -> None:
