@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle mutants bench clean
+.PHONY: help setup demo test fast lint fmt oracle mutants spin bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -40,6 +40,10 @@ oracle: setup ## replay the traces recorded from vLLM, and compare every field
 
 mutants: setup ## plant bugs in the block manager; each must fail some test
 	@$(BIN)/python -m pytest tests/mutation -m slow
+
+spin: setup ## the transfer protocol's tables, checked by Spin; wrong ones must be rejected
+	@$(BIN)/python tools/spin.py
+	@$(BIN)/python -m pytest tests/models -m slow
 
 bench: setup ## what the block manager costs
 	@$(BIN)/python benchmarks/blocks.py
