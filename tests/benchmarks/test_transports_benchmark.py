@@ -104,7 +104,7 @@ def test_the_whole_benchmark_writes_tables_and_json(
 @pytest.mark.skipif(importlib.util.find_spec("ucxx") is None, reason="ucxx isn't there")
 def test_ucx_over_its_tcp_alone() -> None:
     report = measure(Plan(["ucx-tcp"], [SMALL], repeats=1, with_tools=False, trips=5))
-    assert [move.verb for move in report.moves] == ["message", "read"]
+    assert [move.verb for move in report.moves] == ["message"]  # such lanes don't read
     assert all(lane.startswith("tcp/") for lane in report.about["ucx-tcp"]["lanes"])
     assert "UCX_RNDV_SCHEME" in report.about["ucx-tcp"]["settings"]
 

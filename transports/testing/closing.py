@@ -182,10 +182,11 @@ async def check_regions_one_after_another(setup: Setup) -> None:
             for region in regions:
                 await region.quiet()
             del region, regions
-            seen.append(_held())
+            if turn in (3, 6, 9, 40, 43, 46, 49):  # a look takes long in a large process
+                seen.append(_held())
         assert number == 5000
-        assert max(seen[40:])[0] <= max(seen[:10])[0], seen
-        assert max(held[1] for held in seen[40:]) <= max(held[1] for held in seen[:10]) + 10, seen
+        assert max(seen[3:])[0] <= max(seen[:3])[0], seen
+        assert max(held[1] for held in seen[3:]) <= max(held[1] for held in seen[:3]) + 10, seen
         await alive(pair.a, pair.b)
 
 
