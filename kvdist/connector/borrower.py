@@ -6,8 +6,6 @@ Source: T2, T4, T6, T8, T11, T19, T20, T22, T25 of docs/protocol.md.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from kvdist.connector import rules
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
@@ -32,64 +30,12 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
+from kvdist.connector.wants import Claim, Pull, Wanting, content_of, name_of
 from kvdist.errors import InvalidRequest
-from kvdist.ids import BlockHash, BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
+from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
 from kvdist.sched.roles import NOTHING, PENDING, Loaded, LoadFailed, LoadQuiet, Match
 
 C, P = claims.State, pulls.State
-
-
-class Wanting(Protocol):
-    """What a borrower knows of a request that wants K/V."""
-
-    request_id: RequestId
-    block_hashes: list[BlockHash]
-
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens are known."""
-
-    @property
-    def hash_block_size(self) -> int | None:
-        """Tokens a hash; None: it has none."""
-
-
-@dataclass(eq=False, slots=True)
-class Claim:
-    """A lease that requests of ours want."""
-
-    name: str
-    node: NodeId
-    source: Source
-    machine: Machine[claims.State, claims.Event, claims.Effect]
-    since: float
-    #: Requests that want it: several if they share one prompt (T19).
-    wanting: dict[RequestId, Wanting] = field(default_factory=dict)
-    ticket: Ticket | None = None
-    #: Of the question asked by hash.
-    number: int = 0
-    tries: int = 0
-    #: Pulls that have failed.
-    failed_rounds: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Pull:
-    """One round: a destination being filled."""
-
-    pull: PullId
-    #: The request whose blocks are the destination; it may have been aborted since.
-    request_id: RequestId
-    claim: Claim
-    machine: Machine[pulls.State, pulls.Event, pulls.Effect]
-    num_tokens: int
-    block_ids: list[BlockId]
-    parts: frozenset[PartId]
-    #: The hash of what it brings; None: less than a whole block.
-    content: bytes | None
-    ended: set[PartId] = field(default_factory=set)
-    quiet: set[PartId] = field(default_factory=set)
-    reason: str = ""
 
 
 class Borrower:
@@ -153,7 +99,7 @@ class Borrower:
         by_hash = isinstance(source, ByHash)
         if by_hash and (source.node == self._node or not request.hash_block_size):
             return  # it would ask itself, or couldn't say for what
-        name = _name_of(source, request.request_id)
+        name = name_of(source, request.request_id)
         claim = self._claims.get(name)
         if claim is None:
             claim = Claim(name, source.node, source, Machine(CLAIM, name), self.now)
@@ -193,7 +139,7 @@ class Borrower:
 
     def _pull_of_same(self, claim: Claim, request: Wanting) -> Pull | None:
         """A pull under way that brings the same content for somebody else (T20)."""
-        content = _content_of(claim, request)
+        content = content_of(claim, request)
         if content is None:
             return None
         under_way = (pull for pull in self._pulls.values() if pull.machine.state is P.PULLING)
@@ -237,7 +183,7 @@ class Borrower:
             for claim in self._claims.values()
             if claim.machine.state is C.HELD
             and pull.content is not None
-            and pull.content in [_content_of(claim, request) for request in claim.wanting.values()]
+            and pull.content in [content_of(claim, request) for request in claim.wanting.values()]
         )
 
     # -- from peers ----------------------------------------------------------------------------
@@ -251,7 +197,7 @@ class Borrower:
 
     def on_stream_state(self, peer: NodeId, message: StreamState) -> None:
         """How far a transfer is."""
-        claim = self._claims.get(_name_of(ByTransfer(peer, message.transfer), ""))
+        claim = self._claims.get(name_of(ByTransfer(peer, message.transfer), ""))
         if message.progress is Progress.QUEUED:
             asking = claim is not None and claim.machine.state is C.ASKING
             if claim is not None and asking and self.now < claim.since + self._settings.life_s:
@@ -329,6 +275,7 @@ class Borrower:
             if kind == "renew":
                 self._renew()
             elif (claim := self._claims.get(name)) is not None:
+                self.counts["questions that weren't answered in time"] += claim.tries > 1
                 again = claim.tries < self._settings.tries
                 self._handle_claim(
                     claim, claims.Event.UNANSWERED if again else claims.Event.GAVE_UP
@@ -416,7 +363,7 @@ class Borrower:
             number, request_id, claim, Machine(PULL, str(number)), num_tokens,
             external_blocks(self._geometry, blocks, first),
             frozenset(fetch.part for fetch in fetches),
-            _content_of(claim, claim.wanting[request_id]),
+            content_of(claim, claim.wanting[request_id]),
         )  # fmt: skip
         self._pulls[number] = self._pull_of[request_id] = pull
         self._handle_claim(claim, claims.Event.PULL)
@@ -430,6 +377,7 @@ class Borrower:
         self._out.append(Loaded(pull.request_id))
 
     def _say_failed(self, pull: Pull) -> None:
+        self.counts["pulls that failed"] += 1
         pull.claim.failed_rounds += 1
         again = self._goes_on(pull)
         self._out.append(LoadFailed(pull.request_id, pull.reason, again))
@@ -478,22 +426,3 @@ class Borrower:
     def _next_number(self) -> int:
         self._last_number += 1
         return self._last_number
-
-
-def _name_of(source: Source, request_id: RequestId) -> str:
-    """One claim a lease, a transfer, or a request that asks by hash."""
-    if isinstance(source, Ticket):
-        return f"lease {source.lease.hex()}"
-    if isinstance(source, ByTransfer):
-        return f"transfer {source.transfer} of {source.node}"
-    return f"hashes of {request_id}"
-
-
-def _content_of(claim: Claim, request: Wanting) -> bytes | None:
-    """What a pull of this claim would bring: the hash of the last whole block; None: no whole
-    block, or not known yet.
-    """
-    if claim.ticket is None or not request.hash_block_size:
-        return None
-    count = claim.ticket.resume_tokens // request.hash_block_size
-    return request.block_hashes[count - 1] if 0 < count <= len(request.block_hashes) else None

@@ -201,6 +201,7 @@ class Fetcher:
         for kind, name in self.timers.due(self.now):
             if (part := self._parts.get(name)) is None:
                 continue
+            self.counts["answers that didn't come in time"] += kind == "answer"
             match kind:
                 case "answer" if part.tries < self._settings.tries:
                     self._handle(part, Event.UNANSWERED)
@@ -248,8 +249,10 @@ class Fetcher:
             case Effect.ESCALATE:
                 self._escalate(part)
             case Effect.REPORT_GOOD:
+                assert part.machine.state is State.GOOD
                 self._out.append(SendToOwnNode(PartEnded(fetch.part, "")))
             case Effect.REPORT_FAILED:
+                assert part.machine.state is not State.GOOD
                 self._out.append(SendToOwnNode(PartEnded(fetch.part, part.failure or "failed")))
             case Effect.REPORT_QUIET:
                 self._end(part)

@@ -122,10 +122,14 @@ class Lender:
         self.leases: dict[LeaseId, Lease] = {}
         #: Requests whose blocks are to be lent at their end, and under which transfer.
         self._to_lend: dict[RequestId, TransferId | None] = {}
+        #: Of those: requests that are still computed and whose reader needs no more of them.
+        self._unwanted: set[RequestId] = set()
         self._by_request: dict[RequestId, Lease] = {}
         self._transfers: dict[TransferId, RequestId] = {}
         #: Questions about transfers: who waits for an answer (T14).
         self._asked: dict[TransferId, NodeId] = {}
+        #: Transfers that are over, the oldest first: whoever asks for one needn't wait.
+        self._over: dict[TransferId, None] = {}
         self.timers: Timers[tuple[str, object]] = Timers()
         #: What was ignored, by kind: unknown, late.
         self.counts: Counter[str] = Counter()
@@ -173,6 +177,8 @@ class Lender:
     def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
         """A request whose K/V are for a peer holds all blocks that it will write (T11)."""
         transfer = self._to_lend.get(request_id)
+        if request_id in self._unwanted:
+            return
         blocks = kept(self._geometry, blocks, resume_tokens)
         if transfer is not None and self._geometry.streams and self._fits(blocks):
             self._begin(request_id, blocks, resume_tokens, 0, transfer=transfer)
@@ -200,6 +206,8 @@ class Lender:
         """A request has ended; returns those of its blocks that are lent, and have to be held."""
         wanted = request_id in self._to_lend
         transfer = self._to_lend.pop(request_id, None)
+        is_usable &= request_id not in self._unwanted
+        self._unwanted.discard(request_id)
         lease = self._by_request.get(request_id)
         if lease is not None:  # somebody reads along, or did
             lease.is_held = True
@@ -251,6 +259,8 @@ class Lender:
         elif lease.reader not in (None, peer):
             self.counts["release by another than the reader"] += 1
         else:
+            if lease.request_id in self._to_lend:  # it read along, and needs nothing at the end
+                self._unwanted.add(lease.request_id)
             self._handle(lease, Event.RELEASED)
         self._out.append(SendToNode(peer, Released(message.lease)))
 
@@ -300,6 +310,9 @@ class Lender:
             self._asked[transfer] = peer
             self._answer_stream(transfer)
             return
+        if transfer in self._over:
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+            return
         waiting = sum(name == peer for name in self._asked.values())
         full = len(self._asked) >= self._settings.max_parked
         if transfer not in self._asked and (
@@ -347,6 +360,7 @@ class Lender:
                 self._end_parking(str(key))
             elif isinstance(key, bytes) and (lease := self.leases.get(LeaseId(key))) is not None:
                 if kind == "clock":
+                    self.counts["leases that ran out"] += 1
                     self._handle(lease, Event.EXPIRED)
                 else:
                     self._out += [WorkerLost(rank) for rank in sorted(lease.ungranted)]
@@ -470,6 +484,9 @@ class Lender:
         if transfer is None:
             return
         self._transfers.pop(transfer, None)
+        self._over[transfer] = None
+        while len(self._over) > self._settings.max_parked:
+            del self._over[next(iter(self._over))]
         self.timers.cancel(("parked", transfer))
         if (peer := self._asked.pop(transfer, None)) is not None:
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))

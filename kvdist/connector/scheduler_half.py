@@ -66,6 +66,15 @@ class SchedulerHalf:
         share = self._settings.quarantine_share * self._holdings.pool_blocks
         return self.borrower.num_quarantined <= share
 
+    def drain(self) -> None:
+        """Take no new work for peers; what is lent stays until it is released or its life ends."""
+        self.lender.drain()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is lent, wanted or under way: a node that drains can go."""
+        return not (self.lender.leases or self.lender.num_questions or self.borrower.num_open)
+
     # -- RemoteCache ---------------------------------------------------------------------------
 
     def arrived(self, sequence: Sequence) -> None:

@@ -222,6 +222,8 @@ class Server:
             self._say(address, Denied(serve.key[2], Why.GONE))
         elif serve.machine.state in (S.OPEN, S.SENDING):
             self._answer(serve)
+        else:  # it is over, but for a send of ours
+            self._say(address, Denied(serve.key[2], Why.GONE))
 
     def on_confirm(self, address: str, reader: NodeId, run: Incarnation, message: Confirm) -> None:
         """Say whether the bytes are good; a repeat gets the same answer (T4)."""

@@ -100,7 +100,7 @@ class Clients:
         node = self._cluster.nodes.get(job.prefill)
         if life.is_aborted:
             return
-        if node is None or not node.is_alive or node.half.lender.is_full():
+        if node is None or not node.is_open or node.half.lender.is_full():
             self.num_refused += 1
             if transfer is None:
                 self._decode(life, None)
@@ -127,7 +127,7 @@ class Clients:
         node = self._cluster.nodes.get(job.decode)
         if life.is_aborted:
             return
-        if node is None or not node.is_alive:
+        if node is None or not node.is_open:
             self._fail(life, "the decode node isn't there")
             return
 
@@ -277,8 +277,12 @@ class Clients:
         return life is not None and life.requests[key] < 0 and not life.has_ticket
 
     def unended(self) -> list[str]:
-        """Jobs that haven't ended."""
-        return [name for name, life in self.lives.items() if not all(life.ended)]
+        """Jobs that haven't ended, and prefills that weren't answered."""
+        return [
+            name
+            for name, life in self.lives.items()
+            if not all(life.ended) or any(map(self._waits_for_ticket, life.requests))
+        ]
 
 
 def _abort(node: "SimNode", request_id: RequestId) -> None:

@@ -36,6 +36,8 @@ class ClusterConfig:
     #: Ranks of each node that has more than one.
     ranks: dict[NodeId, int]
     num_heads: int = 1
+    #: Longest way of a message between nodes, and between their workers.
+    latency_s: float = 0.004
     #: Readers read by themselves; else owners send.
     one_sided: bool = False
     settings: Settings = field(default_factory=Settings)
@@ -57,7 +59,7 @@ class Cluster:
         self.num_heads, self.one_sided = config.num_heads, config.one_sided
         self.contents = ModelContents(next(iter(config.nodes.values())), config.num_heads)
         self.gate = Gate()
-        self.post = Post(self.world, faults, self.gate)
+        self.post = Post(self.world, faults, self.gate, config.latency_s)
         self.nodes: dict[NodeId, SimNode] = {}
         #: Reads that end by a measure only, or when faults stop.
         self.stuck: list[Landing] = []
@@ -126,6 +128,21 @@ class Cluster:
         self.num_restarts += 1
         self.clients.node_died(node)
         self.world.after(self.world.between(0.01, 2.0), lambda: self.start(node.node_id))
+
+    def drain(self, node: SimNode) -> None:
+        """It takes no new work, and goes when it has none left: nobody loses anything by it."""
+        if not node.is_alive or node.is_draining:
+            return
+        self.world.note(node.name, "drains", "")
+        node.is_draining = True
+        node.do(node.half.drain)
+        self._go_when_idle(node)
+
+    def _go_when_idle(self, node: SimNode) -> None:
+        if node.is_alive and not audit_rest(node):
+            self.kill(node)
+        elif node.is_alive:
+            self.world.after(0.1, lambda: self._go_when_idle(node))
 
     def kill_worker(self, worker: SimWorker, node: SimNode) -> None:
         """One worker dies; its node notices, and goes too (T5)."""

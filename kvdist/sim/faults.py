@@ -15,7 +15,7 @@ from kvdist.errors import ConfigError
 class Faults:
     """Rates; all 0: nothing goes wrong but delays and order between links."""
 
-    #: Of control messages between nodes.
+    #: Of control messages between nodes; a fifth of it also between workers.
     drop: float = 0.0
     duplicate: float = 0.0
     reorder: float = 0.0
@@ -50,8 +50,8 @@ KINDS: Final[dict[str, Faults]] = {
     "none": Faults(),
     "abort": Faults(abort=0.3),
     "post": Faults(drop=0.05, duplicate=0.05, reorder=0.2, late=0.02),
-    "links": Faults(partition=0.05, cut=0.2, stall=0.1),
-    "reads": Faults(stuck=0.03, write_on=0.5, cut=0.1),
+    "links": Faults(partition=0.05, cut=0.2, stall=0.3),
+    "reads": Faults(stuck=0.06, write_on=0.5, cut=0.1),
     "deaths": Faults(kill_node=0.03, kill_worker=0.03),
     "steps": Faults(long_step=0.02, fail_step=0.02, pause=0.05),
     "garbage": Faults(garbage=0.02),

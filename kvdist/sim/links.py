@@ -41,6 +41,8 @@ class DataLink:
     def send(self, sender: "SimWorker", message: WorkerMessage) -> None:
         """It arrives in order, once, unless the link is cut."""
         world, faults = self._world, sender.cluster.faults
+        if world.happens(faults.drop / 5):
+            return  # not what links do; but nothing may hang on that
         data = encode(message)
         if sender.cluster.gate.stops(
             message, lambda: self.carry(sender, lambda: self._deliver(sender, data))
@@ -55,7 +57,7 @@ class DataLink:
     def carry(self, sender: "SimWorker", arrive: Callable[[], None]) -> None:
         """Something goes to the other side, in order with all else."""
         to = self.other(sender)
-        at = self._world.now + self._world.between(0.0001, 0.003)
+        at = self._world.now + self._world.between(0.0001, to.cluster.config.latency_s)
         at = max(at, self._last[to], self.stalled_until)
         self._last[to] = at
         self._world.at(at, lambda: self._arrive(sender, to, arrive))

@@ -55,6 +55,8 @@ class SimNode:
         self.node_id, self.run = node_id, run
         self.name: str = f"{node_id}#{run}"
         self.is_alive = True
+        #: Takes no new work from clients or for peers.
+        self.is_draining = False
         config = cluster.config_of(node_id)
         self.geometry = Geometry.of(config, cluster.num_heads, cluster.ranks_of(node_id))
         self.manager = KVCacheManager(config)
@@ -84,6 +86,11 @@ class SimNode:
         self._paused_until = 0.0
         self._inbox: list[Callable[[], None]] = []
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes new work."""
+        return self.is_alive and not self.is_draining
+
     def _new_lease_id(self) -> LeaseId:
         return LeaseId(self._world.chance.randbytes(16))
 
@@ -103,15 +110,16 @@ class SimNode:
     def _beat(self) -> None:
         """Carry out what follows from an event: effects, then a plan, until nothing follows."""
         while True:
+            plan = self.scheduler.schedule()
+            if plan is not None:
+                self._plans.append(plan)
+            # Planning may end a sequence, and so have effects of its own.
             effects = self.half.take_effects()
             for effect in effects:
                 self._carry_out(effect)
                 if not self.is_alive:
                     return
-            plan = self.scheduler.schedule()
-            if plan is not None:
-                self._plans.append(plan)
-            elif not effects:
+            if plan is None and not effects:
                 break
         self._poison()
         self._tell(self.scheduler.take_outputs())

@@ -21,8 +21,8 @@ Receive = Callable[[NodeId, Incarnation, NodeMessage], None]
 class Post:
     """Between all nodes."""
 
-    def __init__(self, world: World, faults: Faults, gate: Gate) -> None:
-        self._world, self._gate = world, gate
+    def __init__(self, world: World, faults: Faults, gate: Gate, latency_s: float) -> None:
+        self._world, self._gate, self._latency_s = world, gate, latency_s
         self.faults = faults
         self._receivers: dict[NodeId, Receive] = {}
         self._apart: dict[frozenset[NodeId], float] = {}
@@ -58,7 +58,7 @@ class Post:
         if world.happens(faults.garbage):
             data = _spoilt(world, data)
         for _ in range(1 + world.happens(faults.duplicate)):
-            delay = world.between(0.0001, 0.005)
+            delay = world.between(0.0001, self._latency_s)
             if world.happens(faults.late):
                 delay = world.between(0.5, 10.0)
             at = world.now + delay

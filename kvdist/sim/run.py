@@ -8,12 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from traceback import format_exception
+from typing import Final
 
 from kvdist.sim.cluster import Cluster, Violation
+from kvdist.sim.faults import Faults
 from kvdist.sim.script import (
     Action,
     Come,
     CutLink,
+    Drain,
     KillNode,
     KillWorker,
     Part,
@@ -42,12 +45,33 @@ class Report:
     cluster: Cluster | None = None
 
 
-def walk(walk_: Walk, seed: int, faults: object, num_events: int) -> Report:
+def walk(walk_: Walk, seed: int, faults: Faults, num_events: int) -> Report:
     """Walk until so many events have happened, then let all come to rest."""
     done: list[Action] = []
-    script = Script(seed, walk_.config, faults, ())  # type: ignore[arg-type]
+    script = Script(seed, walk_.config, faults, ())
     report = _run(script, _noted(walk_, done), num_events)
     report.script = replace(script, actions=tuple(done))
+    return report
+
+
+#: What never happens in a calm walk.
+DISTURBANCES: Final = (
+    "pulls that failed",
+    "leases that ran out",
+    "questions that weren't answered in time",
+    "answers that didn't come in time",
+    "sequences failed honestly",
+    "prefills refused",
+    "restarts",
+)
+
+
+def calm_walk(seed: int, num_nodes: int, num_events: int) -> Report:
+    """Without faults, with room and patience: all comes at the first try, and nothing runs out."""
+    report = walk(Walk(seed, num_nodes, Faults(), calm=True), seed, Faults(), num_events)
+    found = {what: report.counts[what] for what in DISTURBANCES if report.counts[what]}
+    if found and not report.failure:
+        report.failure = f"a calm walk has {found}"
     return report
 
 
@@ -113,6 +137,8 @@ def _do(cluster: Cluster, action: Action) -> None:
             node = cluster.nodes[name]
             if node.is_alive and node.workers[rank].is_alive:
                 cluster.kill_worker(node.workers[rank], node)
+        case Drain(_, name):
+            cluster.drain(cluster.nodes[name])
         case Pause(_, name, seconds):
             world.note(cluster.nodes[name].name, "stands still", seconds)
             cluster.nodes[name].pause(seconds)

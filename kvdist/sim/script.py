@@ -58,6 +58,14 @@ class KillWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """A node takes no new work, and starts anew when it has none left."""
+
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """A node process stands still."""
 
@@ -93,7 +101,7 @@ class StallLink:
     seconds: float
 
 
-Action: TypeAlias = Come | KillNode | KillWorker | Pause | Part | CutLink | StallLink
+Action: TypeAlias = Come | KillNode | KillWorker | Drain | Pause | Part | CutLink | StallLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +121,8 @@ class Script:
 # -- by seed ---------------------------------------------------------------------------------------
 
 
-def make_config(chance: Random, num_nodes: int) -> ClusterConfig:
-    """Some cluster: kinds of groups, sizes of pools, ranks, verbs."""
+def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
+    """Some cluster: kinds of groups, sizes of pools, ranks, verbs; calm: nothing is scarce."""
     groups = chance.choice(_GROUPS)
     block_size = chance.choice((2, 4))
     max_len = 32
@@ -123,7 +131,9 @@ def make_config(chance: Random, num_nodes: int) -> ClusterConfig:
     per_sequence = -(-max_len // block_size) * len(groups)
     nodes = {
         name: KVCacheConfig(
-            num_blocks=1 + per_sequence * chance.choice((1, 2, 2, 3)) + chance.randrange(4),
+            num_blocks=1
+            + per_sequence * (12 if calm else chance.choice((1, 2, 2, 3)))
+            + chance.randrange(4),
             kv_cache_groups=specs,
             max_model_len=max_len,
             watermark=chance.choice((0.0, 0.0, 0.05)),
@@ -139,9 +149,17 @@ def make_config(chance: Random, num_nodes: int) -> ClusterConfig:
     )
     return ClusterConfig(
         nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
-        settings=_settings(chance),
+        latency_s=0.004 if calm else chance.choice((0.004, 0.004, 0.3)),
+        settings=_calm_settings(chance) if calm else _settings(chance),
         scheduler=scheduler,
     )  # fmt: skip
+
+
+def _calm_settings(chance: Random) -> Settings:
+    """The defaults, or leases so short that only renewals keep them."""
+    if chance.random() < 0.5:
+        return Settings()
+    return Settings(lease_s=0.4, renewal_s=0.1)
 
 
 def _settings(chance: Random) -> Settings:
@@ -171,15 +189,18 @@ def _spec(kind: str, block_size: int) -> KVCacheSpec:
 class Walk:
     """Actions one after the other, for ever, by seed."""
 
-    def __init__(self, seed: int, num_nodes: int, faults: Faults) -> None:
+    def __init__(self, seed: int, num_nodes: int, faults: Faults, *, calm: bool = False) -> None:
+        """calm: clients are patient, nodes roomy; then nothing at all may go wrong."""
         self._chance = Random(f"walk {seed}")
-        self.config = make_config(self._chance, num_nodes)
+        self._calm = calm
+        self.config = make_config(self._chance, num_nodes, calm=calm)
         self._faults = faults
         self._nodes = list(self.config.nodes)
         self._rates = {
             "come": self._chance.choice((2.0, 5.0, 10.0)),
             "kill node": faults.kill_node,
             "kill worker": faults.kill_worker,
+            "drain": 0.0 if calm else 0.02,
             "pause": faults.pause,
             "part": faults.partition,
             "cut": faults.cut,
@@ -206,6 +227,8 @@ class Walk:
                 return KillNode(at, node)
             case "kill worker":
                 return KillWorker(at, node, chance.randrange(self.config.ranks[node]))
+            case "drain":
+                return Drain(at, node)
             case "pause":
                 return Pause(at, node, chance.choice((0.5, 3.0, 35.0)))
             case "part" if len(self._nodes) > 1:
@@ -220,7 +243,7 @@ class Walk:
         chance = self._chance
         prefill, decode = chance.choice(self._nodes), chance.choice(self._nodes)
         way: Way = chance.choice(("local", "ticket", "ticket", "ticket", "hash", "stream"))
-        late = chance.random() < 0.05
+        late = chance.random() < 0.05 and not self._calm
         return Job(
             f"job{count}",
             self._prompt(),

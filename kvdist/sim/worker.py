@@ -70,6 +70,8 @@ class SimWorker:
         self._waiting: dict[PartId, deque[Callable[[], None]]] = {}
         #: Sends that don't return before their link ends.
         self._unsent: dict[DataLink, list[ServeKey]] = {}
+        #: Parts that the latest event had something said of.
+        self._answered: set[PartId] = set()
         #: Parts whose read was stopped and that aren't quiet.
         self._stopped: set[PartId] = set()
         self._tick_at: float | None = None
@@ -84,7 +86,10 @@ class SimWorker:
             return
         self.half.clock(self._world.now)
         event()
+        self._answered.clear()
         for effect in self.half.take_effects():
+            if isinstance(effect, SendToPeer):
+                self._answered.add(effect.message.part)
             self._carry_out(effect)
         self._set_tick()
 
@@ -100,6 +105,8 @@ class SimWorker:
         if is_readers != (self is link.owner):
             return  # nobody says this on that side
         self.do(lambda: self.half.from_peer(link.name, sender.node_id, sender.run, message))
+        if isinstance(message, Open | Confirm) and message.part not in self._answered:
+            self.cluster.violated(f"T14: {self.name} leaves {message} without an answer")
 
     def lost(self, link: DataLink) -> None:
         """A link has ended, as far as this side knows."""

@@ -1,0 +1,86 @@
+"""What a reader's node wants and has under way, as data: claims and pulls.
+
+Owns:   nothing; `Borrower` writes them.
+Knows nothing of: why they change.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kvdist.connector.machine import Machine
+from kvdist.connector.messages import PartId, Ticket
+from kvdist.connector.params import ByTransfer, Source
+from kvdist.connector.tables import claim as claims, pull as pulls
+from kvdist.ids import BlockHash, BlockId, NodeId, PullId, RequestId
+
+
+class Wanting(Protocol):
+    """What a borrower knows of a request that wants K/V."""
+
+    request_id: RequestId
+    block_hashes: list[BlockHash]
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens are known."""
+
+    @property
+    def hash_block_size(self) -> int | None:
+        """Tokens a hash; None: it has none."""
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A lease that requests of ours want."""
+
+    name: str
+    node: NodeId
+    source: Source
+    machine: Machine[claims.State, claims.Event, claims.Effect]
+    since: float
+    #: Requests that want it: several if they share one prompt (T19).
+    wanting: dict[RequestId, Wanting] = field(default_factory=dict)
+    ticket: Ticket | None = None
+    #: Of the question asked by hash.
+    number: int = 0
+    tries: int = 0
+    #: Pulls that have failed.
+    failed_rounds: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Pull:
+    """One round: a destination being filled."""
+
+    pull: PullId
+    #: The request whose blocks are the destination; it may have been aborted since.
+    request_id: RequestId
+    claim: Claim
+    machine: Machine[pulls.State, pulls.Event, pulls.Effect]
+    num_tokens: int
+    block_ids: list[BlockId]
+    parts: frozenset[PartId]
+    #: The hash of what it brings; None: less than a whole block.
+    content: bytes | None
+    ended: set[PartId] = field(default_factory=set)
+    quiet: set[PartId] = field(default_factory=set)
+    reason: str = ""
+
+
+def name_of(source: Source, request_id: RequestId) -> str:
+    """One claim a lease, a transfer, or a request that asks by hash."""
+    if isinstance(source, Ticket):
+        return f"lease {source.lease.hex()}"
+    if isinstance(source, ByTransfer):
+        return f"transfer {source.transfer} of {source.node}"
+    return f"hashes of {request_id}"
+
+
+def content_of(claim: Claim, request: Wanting) -> bytes | None:
+    """What a pull of this claim would bring: the hash of the last whole block; None: no whole
+    block, or not known yet.
+    """
+    if claim.ticket is None or not request.hash_block_size:
+        return None
+    count = claim.ticket.resume_tokens // request.hash_block_size
+    return request.block_hashes[count - 1] if 0 < count <= len(request.block_hashes) else None
