@@ -108,17 +108,21 @@ class SimNode:
         self._beat()
 
     def _beat(self) -> None:
-        """Carry out what follows from an event: effects, then a plan, until nothing follows."""
+        """Carry out what follows from an event: all effects, then a plan, then what planning itself
+        has brought about, until nothing follows.
+        """
+        effects = self.half.take_effects()
         while True:
+            while effects:
+                for effect in effects:
+                    self._carry_out(effect)
+                    if not self.is_alive:
+                        return
+                effects = self.half.take_effects()
             plan = self.scheduler.schedule()
             if plan is not None:
                 self._plans.append(plan)
-            # Planning may end a sequence, and so have effects of its own.
             effects = self.half.take_effects()
-            for effect in effects:
-                self._carry_out(effect)
-                if not self.is_alive:
-                    return
             if plan is None and not effects:
                 break
         self._poison()
