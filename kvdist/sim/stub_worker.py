@@ -38,15 +38,21 @@ class StubWorker:
     def __init__(
         self, config: KVCacheConfig, memories: Sequence[Memory], num_drafts: int = 0
     ) -> None:
-        self.model = ModelContents(config, sum(len(memory.heads) for memory in memories))
+        heads = sorted({head for memory in memories for head in memory.heads})
+        self.model = ModelContents(config, len(heads))
         self.rows: dict[RequestId, _Row] = {}
         self.memories = tuple(memories)
         self._num_drafts = num_drafts
-        by_head = {head: memory for memory in memories for head in memory.heads}
-        #: The order of `ModelContents`: group by group, head by head.
-        self._columns: list[tuple[GroupModel, Memory, int]] = [
-            (group, by_head[head], head) for group in self.model.groups for head in self.model.heads
-        ]
+        #: The order of `ModelContents`: group by group, head by head; and every copy of a head.
+        self._columns: list[tuple[GroupModel, Memory, int]] = []
+        #: Where the copies of each group's heads are among the columns.
+        self._copies: list[list[int]] = []
+        for group in self.model.groups:
+            for head in heads:
+                found = [(group, memory, head) for memory in memories if head in memory.heads]
+                first = len(self._columns)
+                self._copies.append(list(range(first, first + len(found))))
+                self._columns += found
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step."""
@@ -129,7 +135,14 @@ class StubWorker:
                 spoil = hash((spoil, *found))
             reads.append(found)
         self._write_chunk(row, start, end, spoil, reads)
-        return self.model.sample(reads)
+        return self.model.sample(self._one_copy(reads))
+
+    def _one_copy(self, reads: list[list[int]]) -> list[list[int]]:
+        """Of each head what one rank has read: the first that isn't like the others, if any is."""
+        return [
+            next((reads[i] for i in copies if reads[i] != reads[copies[0]]), reads[copies[0]])
+            for copies in self._copies
+        ]
 
     def _write_chunk(
         self, row: _Row, start: int, end: int, spoil: int, reads: list[list[int]]
@@ -165,7 +178,7 @@ class StubWorker:
                 cells if group.is_cross else cells[group.first_read(last) :]
                 for (group, _, _), cells in zip(self._columns, row.cells, strict=True)
             ]
-            self._append(row, self.model.sample(reads))
+            self._append(row, self.model.sample(self._one_copy(reads)))
         drafts = row.tokens[known:] + [0] * (self._num_drafts - num_right)
         del row.tokens[known:]
         row.link = link
