@@ -10,6 +10,7 @@ The worker is another process: what it says is checked, never asserted.
 from dataclasses import dataclass
 
 from kvdist.sched.plan import SampledTokens
+from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceEvent
 from kvdist.sched.steps import Part
 
@@ -28,6 +29,8 @@ class Outcome:
     #: How it ended.
     event: SequenceEvent | None = None
     draft_token_ids: tuple[int, ...] = ()
+    #: One for each token, or none.
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 def read_outcome(part: Part, sampled: SampledTokens | None, max_drafts: int) -> Outcome | None:
@@ -38,12 +41,16 @@ def read_outcome(part: Part, sampled: SampledTokens | None, max_drafts: int) -> 
         return Outcome(event=SequenceEvent.PREFILLED if done else None)
     if sampled is None or not _are_tokens(sampled.token_ids):
         return None
+    if len(sampled.logprobs) not in (0, len(sampled.token_ids)):
+        return None
     tokens, drafts = sampled.token_ids, part.draft_token_ids
     num_right = len(tokens) - 1
     if not 0 <= num_right <= len(drafts) or tokens[:num_right] != drafts[:num_right]:
         return None
     kept, event = _until_the_end(sequence, tokens)
-    return Outcome(kept, len(drafts) - num_right, event, _usable_drafts(sampled, max_drafts))
+    next_drafts = _usable_drafts(sampled, max_drafts)
+    logprobs = sampled.logprobs[: len(kept)]
+    return Outcome(kept, len(drafts) - num_right, event, next_drafts, logprobs)
 
 
 def _are_tokens(token_ids: object) -> bool:

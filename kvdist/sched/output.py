@@ -7,6 +7,7 @@ Knows nothing of: steps, blocks, clients.
 from dataclasses import dataclass
 
 from kvdist.ids import RequestId
+from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceStatus
 
 
@@ -23,6 +24,8 @@ class Output:
     status: SequenceStatus
     #: Why it ended with an error.
     reason: str = ""
+    #: One for each token, or none.
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class Outputs:
@@ -33,12 +36,20 @@ class Outputs:
     def __init__(self) -> None:
         self._outputs: list[Output] = []
 
-    def add(self, sequence: Sequence, token_ids: tuple[int, ...] = (), reason: str = "") -> None:
+    def add(
+        self,
+        sequence: Sequence,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] = (),
+        reason: str = "",
+    ) -> None:
         """Note new tokens, which the sequence has already, or its end."""
         request = sequence.request
         num_output_tokens = request.num_tokens - request.num_prompt_tokens
         self._outputs.append(
-            Output(request.request_id, token_ids, num_output_tokens, sequence.status, reason)
+            Output(
+                request.request_id, token_ids, num_output_tokens, sequence.status, reason, logprobs
+            )
         )
 
     def take(self) -> list[Output]:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from kvdist.cache import BlockCopy
 from kvdist.ids import BlockId, RequestId
+from kvdist.sched.sampling import GREEDY, Sampling, TokenLogprobs
 
 BlockIds: TypeAlias = tuple[tuple[BlockId, ...], ...]
 
@@ -31,6 +32,9 @@ class NewSequence:
     #: The whole tables.
     block_ids: BlockIds
     encoder_token_ids: tuple[int, ...] = ()
+    #: So many of `token_ids` are the prompt's, the others were sampled before.
+    num_prompt_tokens: int = 0
+    sampling: Sampling = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class SampledTokens:
     token_ids: tuple[int, ...]
     #: Guesses for its next step.
     draft_token_ids: tuple[int, ...] = ()
+    #: One for each token, if its sampling asks for them.
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +87,5 @@ class StepResult:
 
     step: int
     sampled: Mapping[RequestId, SampledTokens] = field(default_factory=dict)
+    #: Of the table entries that were read or written (I5); None: the worker doesn't say.
+    table_checksum: int | None = None

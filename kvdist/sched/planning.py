@@ -90,7 +90,14 @@ class Planning:
         tables = _as_tuples(self._manager.get_blocks(request.request_id))
         tokens = tuple(request.all_token_ids)
         self._new.append(
-            NewSequence(request.request_id, tokens, tables, sequence.encoder_token_ids)
+            NewSequence(
+                request.request_id,
+                tokens,
+                tables,
+                sequence.encoder_token_ids,
+                request.num_prompt_tokens,
+                sequence.sampling,
+            )
         )
 
     def plan(

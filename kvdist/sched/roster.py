@@ -18,6 +18,7 @@ from kvdist.sched.loads import Loads
 from kvdist.sched.output import Outputs
 from kvdist.sched.planning import WorkerRows
 from kvdist.sched.roles import RemoteCache
+from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
 from kvdist.sched.waiting import InOrder, WaitingQueue
 
@@ -142,6 +143,7 @@ class Roster:
         sequence: Sequence,
         event: SequenceEvent,
         token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprobs, ...] = (),
         reason: str = "",
     ) -> None:
         """The remote cache hears it first, then its blocks go, unless bytes still land there."""
@@ -157,7 +159,7 @@ class Roster:
         self.loads.lend(self.remote_cache.finished(sequence, tables, num_lendable))
         if sequence.request_id not in self.loads:
             self._free(sequence)
-        self.outputs.add(sequence, token_ids, reason)
+        self.outputs.add(sequence, token_ids, logprobs, reason)
 
     def _num_lendable(self, sequence: Sequence) -> int:
         """Tokens whose K/V are in its blocks and stay so.

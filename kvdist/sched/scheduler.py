@@ -123,6 +123,7 @@ class Scheduler:
                 hold_whole_prompt=hold_whole_prompt,
                 encoder_token_ids=encoder_token_ids,
                 kv_transfer_params=kv_transfer_params,
+                sampling=params.sampling.of_sample(i - 1),
             )
             self._check_size(sequence)
             sequences.append(sequence)
@@ -284,9 +285,9 @@ class Scheduler:
         sequence.num_settled_tokens = min(num_written, request.num_tokens)
         self.remote_cache.settled(sequence, sequence.num_settled_tokens)
         if outcome.event is not None:
-            self.roster.end(sequence, outcome.event, outcome.token_ids)
+            self.roster.end(sequence, outcome.event, outcome.token_ids, outcome.logprobs)
         elif outcome.token_ids:
-            self.roster.outputs.add(sequence, outcome.token_ids)
+            self.roster.outputs.add(sequence, outcome.token_ids, outcome.logprobs)
 
     # -- bytes have moved ----------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import Final
 from kvdist.cache import Request
 from kvdist.errors import InvalidRequest, InvariantViolation
 from kvdist.ids import RequestId
+from kvdist.sched.sampling import GREEDY, Sampling
 
 
 class SequenceStatus(Enum):
@@ -121,12 +122,13 @@ IMPOSSIBLE: Final[Mapping[tuple[SequenceStatus, SequenceEvent], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """What ends a sequence, and how many of them a request wants."""
+    """What ends a sequence, how its tokens are chosen, and how many of them a request wants."""
 
     max_new_tokens: int = 16
     stop_token_ids: frozenset[int] = frozenset()
     #: Sequences with the same prompt.
     n: int = 1
+    sampling: Sampling = GREEDY
 
     def __post_init__(self) -> None:
         for name in ("max_new_tokens", "n"):
@@ -155,6 +157,7 @@ class Sequence:
         "prefill_only",
         "priority",
         "request",
+        "sampling",
         "status",
         "stop_token_ids",
         "worthless",
@@ -173,8 +176,11 @@ class Sequence:
         hold_whole_prompt: bool = False,
         encoder_token_ids: tuple[int, ...] = (),
         kv_transfer_params: Mapping[str, object] | None = None,
+        sampling: Sampling = GREEDY,
     ) -> None:
         self.request = request
+        #: The worker's; opaque here.
+        self.sampling = sampling
         self.status = SequenceStatus.WAITING
         #: Prompt and output together, at most.
         self.max_len = max_len

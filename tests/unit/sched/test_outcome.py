@@ -6,6 +6,7 @@ import pytest
 
 from kvdist.sched.outcome import Outcome, read_outcome
 from kvdist.sched.plan import SampledTokens
+from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceEvent
 from kvdist.sched.steps import Part
 from tests.make import Node
@@ -71,6 +72,14 @@ def test_drafts_for_the_next_step() -> None:
 )
 def test_no_answer_to_the_question(answer: SampledTokens | None) -> None:
     assert read_outcome(a_part(), answer, 0) is None
+
+
+def test_logprobs_are_cut_with_their_tokens() -> None:
+    first, second = TokenLogprobs(-0.5), TokenLogprobs(-1.0, ((6, -0.1),))
+    answer = SampledTokens((9, 6), logprobs=(first, second))
+    outcome = read_outcome(a_part(9), answer, 0)
+    assert outcome is not None and outcome.logprobs == (first,)
+    assert read_outcome(a_part(9), SampledTokens((9, 6), logprobs=(first,)), 0) is None
 
 
 def test_other_tokens_than_the_drafts_that_were_computed() -> None:
