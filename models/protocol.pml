@@ -325,7 +325,11 @@ end:
       d_step { if :: is_serving(p) -> serve_close(p) :: else fi }
     }
   :: d_step { has(unheard, p) -> drop(unheard, p); serve_link_lost(p) }
-  :: d_step { has(serve_timer, p) && !has(stale, p) -> serve_stalled(p) }
+  :: d_step {
+      has(serve_timer, p) && !has(stale, p) ->
+      assert(!is_open(p) || is_fetching(p) || len(up) > 0 || is_cut); /* somebody reads it */
+      serve_stalled(p)
+    }
   :: d_step { /* half of the block is read */
       sending[p] == 1 -> sending[p] = 2;
       if :: has(reused, pull_lease[p]) -> put(sent_torn, p) :: else fi

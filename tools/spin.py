@@ -51,9 +51,9 @@ QUICK: Final = (
 )
 #: The same at a time, and a second lease before or after a restart.
 LONG: Final = (
+    Search("repeated rounds", "CUTS=1 PULLS=2 TRIES=2 RENEWALS=1"),
     Search("all faults", "CUTS=1 DOUBLES=1 RESTARTS=1 TRIES=2 RENEWALS=1"),
     Search("leases", "CLAIMS=2 LEASES=2 RESTARTS=1 RENEWALS=1"),
-    Search("repeated rounds", "PULLS=2 TRIES=2 RENEWALS=1"),
     Search("all ends", "CUTS=1 DOUBLES=1 RESTARTS=1", ends=True),
     Search("rounds end", "CUTS=1 PULLS=2", ends=True),
 )

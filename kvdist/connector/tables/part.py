@@ -64,7 +64,8 @@ PART: Final = Table(
     _S.OPENING,
     rows={
         (_S.OPENING, _E.OPENED): (_S.LANDING, (_F.BEGIN_READ,)),
-        (_S.OPENING, _E.DENIED): (_S.OVER, _FAILED_QUIET),
+        # A repeat of the question may be under way, and be granted.
+        (_S.OPENING, _E.DENIED): (_S.OVER, (_F.SEND_CLOSE, *_FAILED_QUIET)),
         (_S.OPENING, _E.UNANSWERED): (_S.OPENING, (_F.SEND_OPEN,)),
         (_S.OPENING, _E.GAVE_UP): (_S.OVER, (_F.SEND_CLOSE, *_FAILED_QUIET)),
         (_S.OPENING, _E.LINK_LOST): (_S.OVER, _FAILED_QUIET),

@@ -118,8 +118,8 @@ class PartWorld:
         now = self
         if event in (e.LANDED, e.QUIET):
             now = replace(now, reading=False)
-        if event in (e.DENIED, e.LINK_LOST):
-            now = replace(now, is_ended=True)
+        if event is e.LINK_LOST or (event is e.DENIED and self.asks != "open"):
+            now = replace(now, is_ended=True)  # else a repeat may be granted yet
         if event is e.UNANSWERED:
             again = f.SEND_OPEN if self.asks == "open" else f.SEND_CONFIRM
             assert list(effects) == [again], "whoever isn't answered asks again"
