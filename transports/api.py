@@ -199,11 +199,13 @@ class Transport(ABC):
 
     @abstractmethod
     async def listen(self, address: str) -> Listener:
-        """Raises: Unreachable (address in use), LocalMisuse (no such address)."""
+        """Raises: Unreachable (address in use), LocalMisuse (no such address), Unsupported (what it
+        needs isn't there).
+        """
 
     @abstractmethod
     async def connect(self, address: str) -> Link:
-        """Raises: Unreachable, Refused, RemoteProtocol, LocalMisuse."""
+        """Raises: Unreachable, Refused, RemoteProtocol, LocalMisuse, Unsupported."""
 
     @abstractmethod
     def allocate(self, size: int) -> Region:

@@ -10,6 +10,7 @@ Name:    drawn by who makes it, and the system tells it with each descriptor: wh
 """
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -17,7 +18,7 @@ import secrets
 import weakref
 from typing import Final
 
-from transports.errors import RemoteProtocol, Unsupported
+from transports.errors import PeerLost, RemoteProtocol, Unsupported
 
 if not hasattr(os, "memfd_create"):
     raise Unsupported("shared memory needs Linux")
@@ -26,6 +27,9 @@ NAME_BYTES: Final = 16
 #: No new mapping may write (Linux 5.1); Python 3.11 has no name for it.
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _NO_RESIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+#: It isn't the peer's fault.
+_SHORTAGE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class SealedMemory:
@@ -61,8 +65,8 @@ class SealedMemory:
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """A peer's memory, to read. Raises: RemoteProtocol for anything but a sealed memfd of just that
-    size.
+    """A peer's memory, to read; it keeps a descriptor of its own. Raises: RemoteProtocol for
+    anything but a sealed memfd of just that size; PeerLost if this process can take no more.
     """
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
@@ -76,7 +80,9 @@ def mapped(fd: int, size: int) -> memoryview:
     try:
         return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
     except (OSError, OverflowError, ValueError) as error:
-        raise RemoteProtocol(f"a region that can't be mapped: {error}") from None
+        ours = isinstance(error, OSError) and error.errno in _SHORTAGE
+        kind = PeerLost if ours else RemoteProtocol
+        raise kind(f"a region that can't be mapped: {error}") from None
 
 
 def found(pid: int, fd: int, name: bytes) -> int | None:

@@ -342,23 +342,26 @@ class UcxTransport(WireTransport):
         return self._context
 
     async def dial(self, address: Address) -> Wire:
-        """See `WireTransport.dial`."""
+        """See `WireTransport.dial`. Raises: Unsupported if UCX can't start."""
+        context = self.context
         sock = await dialled(address, self.config.handshake_s)
-        return self._wire(sock, str(address))
+        return self._wire(context, sock, str(address))
 
     async def bind(self, address: Address, on_wire: OnWire) -> Bound:
-        """See `WireTransport.bind`."""
+        """See `WireTransport.bind`. Raises: Unsupported if UCX can't start."""
+        context = self.context
+
+        def came_in(sock: socket.socket) -> Wire:
+            tune(sock)
+            host, port = sock.getpeername()[:2]
+            return self._wire(context, sock, str(Address("ucx", host, port)))
+
         sock = await listening(address, MAX_WAITING)
         bound = Address("ucx", address.host, sock.getsockname()[1])
-        return Bound(bound, Door(sock, self._came_in, on_wire).close)
+        return Bound(bound, Door(sock, came_in, on_wire).close)
 
-    def _came_in(self, sock: socket.socket) -> Wire:
-        tune(sock)
-        host, port = sock.getpeername()[:2]
-        return self._wire(sock, str(Address("ucx", host, port)))
-
-    def _wire(self, sock: socket.socket, address: str) -> UcxWire:
-        return UcxWire(self.context, Bootstrap(sock), address, self.config.window_bytes)
+    def _wire(self, context: Context, sock: socket.socket, address: str) -> UcxWire:
+        return UcxWire(context, Bootstrap(sock), address, self.config.window_bytes)
 
     def allocate(self, size: int) -> Region:
         """See `Transport.allocate`."""

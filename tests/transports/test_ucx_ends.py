@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from tests.transports.linked import config, linked
 from tests.transports.test_ucx_unread import some_turns, wires
 from transports import ucp, ucx
+from transports.address import Address
 from transports.api import Span
-from transports.errors import PeerLost, Unsupported
+from transports.errors import LocalMisuse, PeerLost, Unsupported
 from transports.faulty import FaultyTransport
+from transports.sockets import dialled
 from transports.testing.setup import NO_FAULTS
 from transports.ucx import UcxTransport
 from transports.ucx_context import Context
@@ -40,6 +43,45 @@ def test_ucx_takes_what_our_promises_stand_on(monkeypatch: pytest.MonkeyPatch) -
         assert context.config["TLS"] == "^sysv"
     finally:
         context.close()
+
+
+def test_ucx_that_can_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who listens hears of it, and not each peer in vain."""
+
+    async def main() -> None:
+        async with UcxTransport(config()).open() as transport:
+            with pytest.raises(Unsupported, match="can't start"):
+                await transport.listen(HERE)
+            with pytest.raises(Unsupported, match="can't start"):
+                await transport.connect("ucx://127.0.0.1:1")
+
+    monkeypatch.setenv("UCX_TLS", "nonsense")
+    asyncio.run(main())
+
+
+def test_dialled_when_its_transport_has_been_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No context comes into being that nobody would close."""
+    left = asyncio.Event()
+
+    async def slowly(address: Address, limit_s: float) -> socket.socket:
+        sock = await dialled(address, limit_s)
+        await left.wait()
+        return sock
+
+    async def main() -> None:
+        near = UcxTransport(config("near"))
+        async with UcxTransport(config("far")).open() as far:
+            listener = await far.listen(HERE)
+            async with near.open():
+                connecting = asyncio.create_task(near.connect(listener.address))
+                await some_turns()
+            left.set()
+            with pytest.raises(LocalMisuse):
+                await connecting
+            assert near._context is None
+
+    monkeypatch.setattr(ucx, "dialled", slowly)
+    asyncio.run(main())
 
 
 def test_one_side_without_lanes_that_read(monkeypatch: pytest.MonkeyPatch) -> None:

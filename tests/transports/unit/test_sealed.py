@@ -1,11 +1,13 @@
 """Memory that is found by its name, and nothing else in its place."""
 
+import contextlib
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
 
-from transports.errors import RemoteProtocol
+from transports.errors import PeerLost, RemoteProtocol
 from transports.sealed import SealedMemory, found, mapped
 
 HERE = os.getpid()
@@ -32,6 +34,24 @@ def test_what_is_found_is_seen(memory: SealedMemory) -> None:
     assert bytes(view[:10]) == b"hello you!" and view.readonly
     memory.close()
     assert bytes(view[:10]) == b"hello you!"
+
+
+def test_a_process_that_can_take_no_more(memory: SealedMemory) -> None:
+    """It isn't the peer who is to blame."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (memory.fd + 1, limits[1]))
+    fillers = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                fillers.append(os.dup(memory.fd))
+        with pytest.raises(PeerLost, match="Too many open files"):
+            mapped(memory.fd, 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for filler in fillers:
+            os.close(filler)
+    assert len(mapped(memory.fd, 10_000)) == 10_000
 
 
 def test_what_is_something_else_is_not_found(memory: SealedMemory) -> None:
