@@ -58,6 +58,10 @@ class Borrower:
         self._claims: dict[str, Claim] = {}
         self._claim_of: dict[RequestId, Claim] = {}
         self._by_lease: dict[LeaseId, Claim] = {}
+        #: By the number of a question asked by hash.
+        self._by_number: dict[int, Claim] = {}
+        #: The latest run of each peer that was heard of.
+        self._runs: dict[NodeId, Incarnation] = {}
         self._pulls: dict[PullId, Pull] = {}
         self._pull_of: dict[RequestId, Pull] = {}
         #: Tokens that requests compute here because their pulls failed.
@@ -191,8 +195,9 @@ class Borrower:
     def on_lent(self, peer: NodeId, message: Lent) -> None:
         """The answer to a question by hash."""
         mine = rules.is_same_run(message.reader_run, self._run)
-        asked = (c for c in self._claims.values() if c.number and c.node == peer)
-        claim = next((c for c in asked if mine and c.number == message.number), None)
+        claim = self._by_number.get(message.number) if mine else None
+        if claim is not None and claim.node != peer:
+            claim = None
         self._answered(claim, peer, message.ticket)
 
     def on_stream_state(self, peer: NodeId, message: StreamState) -> None:
@@ -236,11 +241,14 @@ class Borrower:
         else:
             self._handle_claim(claim, claims.Event.LOST)
 
-    def node_lost(self, peer: NodeId, but_for: Incarnation | None = None) -> None:
-        """All runs of that node but one are over, and their leases with them (T5, T21)."""
+    def node_seen(self, peer: NodeId, run: Incarnation) -> None:
+        """That run of a node is there: all others are over, and so are their leases (T5, T21)."""
+        if self._runs.get(peer) == run:
+            return
+        self._runs[peer] = run
         for claim in list(self._claims.values()):
             ticket = claim.ticket
-            if claim.node == peer and ticket is not None and ticket.incarnation != but_for:
+            if claim.node == peer and ticket is not None and ticket.incarnation != run:
                 self._handle_claim(claim, claims.Event.LOST)
 
     # -- from our workers ----------------------------------------------------------------------
@@ -302,6 +310,8 @@ class Borrower:
         claim.ticket, claim.tries = ticket, 0
         self._by_lease[ticket.lease] = claim
         self._handle_claim(claim, claims.Event.TICKET)
+        if self._runs.get(claim.node, ticket.incarnation) > ticket.incarnation:
+            self._handle_claim(claim, claims.Event.LOST)  # it was held back until its run was over
         # The first renewal goes at once: its way here may have been long.
         self._renew()
 
@@ -312,6 +322,7 @@ class Borrower:
             self._out.append(SendToNode(claim.node, Stream(claim.source.transfer)))
             return
         claim.number = claim.number or self._next_number()
+        self._by_number[claim.number] = claim
         request = next(iter(claim.wanting.values()))
         assert request.hash_block_size, "looked at when it came"
         most = (request.num_tokens - 1) // request.hash_block_size
@@ -330,6 +341,7 @@ class Borrower:
         assert claim.machine.state is C.GONE
         self.timers.cancel(("ask", claim.name))
         self._claims.pop(claim.name, None)
+        self._by_number.pop(claim.number, None)
         if claim.ticket is not None and self._by_lease.get(claim.ticket.lease) is claim:
             del self._by_lease[claim.ticket.lease]
         for request_id in claim.wanting:

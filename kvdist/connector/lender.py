@@ -89,15 +89,11 @@ class Lease:
     ungranted: set[Rank] = field(default_factory=set)
     unrevoked: set[Rank] = field(default_factory=set)
 
-    @property
-    def num_blocks(self) -> int:
-        """How many blocks it keeps, null ones left out."""
-        return len(self.block_ids)
+    #: The blocks that are lent, null ones left out.
+    block_ids: list[BlockId] = field(init=False)
 
-    @property
-    def block_ids(self) -> list[BlockId]:
-        """The blocks that are lent."""
-        return [block for table in self.blocks for block in table if block]
+    def __post_init__(self) -> None:
+        self.block_ids = [block for table in self.blocks for block in table if block]
 
 
 class Lender:
@@ -120,6 +116,10 @@ class Lender:
         #: Seconds on the host's clock, which sets it before it hands anything over.
         self.now = 0.0
         self.leases: dict[LeaseId, Lease] = {}
+        #: Blocks under lease, shared ones counted once for each lease; and those lent by hash.
+        self.num_leased = 0
+        self._lent_by_hash: Counter[NodeId] = Counter()
+        self._by_question: dict[tuple[NodeId, Incarnation, PullId], Lease] = {}
         #: Requests whose blocks are to be lent at their end, and under which transfer.
         self._to_lend: dict[RequestId, TransferId | None] = {}
         #: Of those: requests that are still computed and whose reader needs no more of them.
@@ -163,11 +163,6 @@ class Lender:
         return not rules.may_lend(
             self.num_leased, 1, self._holdings.pool_blocks, self._holdings.longest_blocks
         )
-
-    @property
-    def num_leased(self) -> int:
-        """Blocks under lease, shared ones counted once for each lease."""
-        return sum(lease.num_blocks for lease in self.leases.values())
 
     @property
     def num_questions(self) -> int:
@@ -276,22 +271,15 @@ class Lender:
 
     def on_borrow(self, peer: NodeId, message: Borrow) -> None:
         """Lend what we hold of these hashes, if it can be spared (T13); a repeat asks again."""
-        for lease in self.leases.values():
-            if (lease.reader, lease.reader_run, lease.number) == (
-                peer, message.reader_run, message.number,
-            ):  # fmt: skip
-                if lease.machine.state is State.ACTIVE:
-                    self._issue_ticket(lease)
-                elif lease.machine.state is State.REVOKING:
-                    self._refuse_ticket(lease)
-                return  # or its answer comes when it is granted
-        mine = [
-            lease
-            for lease in self.leases.values()
-            if lease.reader == peer and lease.number is not None
-        ]
-        cap = int(self._settings.soft_share * self._holdings.pool_blocks)
-        most = min(cap - sum(lease.num_blocks for lease in mine), self._room())
+        question = (peer, message.reader_run, message.number)
+        if (asked := self._by_question.get(question)) is not None:
+            if asked.machine.state is State.ACTIVE:
+                self._issue_ticket(asked)
+            elif asked.machine.state is State.REVOKING:
+                self._refuse_ticket(asked)
+            return  # or its answer comes when it is granted
+        share = int(self._settings.soft_share * self._holdings.pool_blocks)
+        most = min(share - self._lent_by_hash[peer], self._room())
         found = None
         if most > 0 and not self.is_draining:
             found = self._holdings.lend(message.hashes, message.hash_block_size, most)
@@ -302,6 +290,8 @@ class Lender:
         lease = self._begin(None, blocks, tokens, tokens)
         lease.is_held, lease.number = True, message.number
         lease.reader, lease.reader_run = peer, message.reader_run
+        self._by_question[question] = lease
+        self._lent_by_hash[peer] += len(lease.block_ids)
 
     def on_stream(self, peer: NodeId, message: Stream) -> None:
         """Answer how far the transfer is; one that isn't known yet waits a while (T14)."""
@@ -386,6 +376,7 @@ class Lender:
             is_held=False, transfer=transfer,
         )  # fmt: skip
         self.leases[name] = lease
+        self.num_leased += len(lease.block_ids)
         if request_id is not None:
             self._by_request[request_id] = lease
         lease.ungranted = {Rank(rank) for rank in range(self._geometry.num_ranks)}
@@ -442,6 +433,11 @@ class Lender:
     def _return_blocks(self, lease: Lease) -> None:
         assert lease.machine.state is State.GONE
         del self.leases[lease.lease]
+        self.num_leased -= len(lease.block_ids)
+        if lease.reader is not None and lease.reader_run is not None and lease.number is not None:
+            del self._by_question[lease.reader, lease.reader_run, lease.number]
+            self._lent_by_hash[lease.reader] -= len(lease.block_ids)
+            self._lent_by_hash += Counter()  # those at 0 go
         self.timers.cancel(("grant", lease.lease))
         if lease.request_id is not None:
             self._by_request.pop(lease.request_id, None)

@@ -162,7 +162,7 @@ class SchedulerHalf:
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
         """That run of a node is there: all others are over (T5, T21)."""
-        self.borrower.node_lost(peer, but_for=run)
+        self.borrower.node_seen(peer, run)
 
     def clock(self, now: float) -> None:
         """It is now so late; to be said before anything is handed over."""

@@ -457,8 +457,16 @@ def test_another_run_of_the_owner(seen: int, left: int) -> None:
     """D14, T21: what an earlier run promised is nothing."""
     reader = Reader()
     reader.come("r", a_ticket(run=1))
-    reader.borrower.node_lost("p", but_for=Incarnation(seen))
+    reader.borrower.node_seen("p", Incarnation(seen))
     assert reader.match("r") == left
+
+
+def test_a_ticket_of_an_earlier_run() -> None:
+    """D15: it was held back on its way until its owner had started anew."""
+    reader = Reader()
+    reader.borrower.node_seen("p", Incarnation(2))
+    reader.come("r", a_ticket(run=1))
+    assert reader.match("r") == 0
 
 
 # -- several that want the same --------------------------------------------------------------------
