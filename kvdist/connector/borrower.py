@@ -13,6 +13,7 @@ from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
 from kvdist.connector.local import Cancel, Fetch
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
+    MAX_LIST,
     Blocks,
     Borrow,
     Lent,
@@ -242,13 +243,13 @@ class Borrower:
             self._handle_claim(claim, claims.Event.LOST)
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
-        """That run of a node is there: all others are over, and so are their leases (T5, T21)."""
-        if self._runs.get(peer) == run:
+        """That run of a node is there: all before it are over, and their leases (T5, T21)."""
+        if run <= self._runs.get(peer, -1):
             return
         self._runs[peer] = run
         for claim in list(self._claims.values()):
             ticket = claim.ticket
-            if claim.node == peer and ticket is not None and ticket.incarnation != run:
+            if claim.node == peer and ticket is not None and ticket.incarnation < run:
                 self._handle_claim(claim, claims.Event.LOST)
 
     # -- from our workers ----------------------------------------------------------------------
@@ -296,7 +297,8 @@ class Borrower:
             if claim.ticket is not None and claim.machine.state in (C.HELD, C.PULLING):
                 leases.setdefault(claim.node, []).append(claim.ticket.lease)
         for peer, names in leases.items():
-            self._out.append(SendToNode(peer, Renew(tuple(names))))
+            for first in range(0, len(names), MAX_LIST):
+                self._out.append(SendToNode(peer, Renew(tuple(names[first : first + MAX_LIST]))))
         if leases:
             self.timers.set(("renew", ""), self.now + self._settings.renewal_s)
 
@@ -312,8 +314,11 @@ class Borrower:
         self._handle_claim(claim, claims.Event.TICKET)
         if self._runs.get(claim.node, ticket.incarnation) > ticket.incarnation:
             self._handle_claim(claim, claims.Event.LOST)  # it was held back until its run was over
+            return
         # The first renewal goes at once: its way here may have been long.
-        self._renew()
+        self._out.append(SendToNode(claim.node, Renew((ticket.lease,))))
+        if self.timers.at(("renew", "")) is None:
+            self.timers.set(("renew", ""), self.now + self._settings.renewal_s)
 
     def _ask(self, claim: Claim) -> None:
         claim.tries += 1

@@ -88,12 +88,17 @@ class Lease:
     ends_at: float = 0.0
     ungranted: set[Rank] = field(default_factory=set)
     unrevoked: set[Rank] = field(default_factory=set)
-
     #: The blocks that are lent, null ones left out.
     block_ids: list[BlockId] = field(init=False)
 
     def __post_init__(self) -> None:
         self.block_ids = [block for table in self.blocks for block in table if block]
+
+    def is_for(self, peer: NodeId) -> bool:
+        """Whether this peer may speak of it. What was lent by hash is the asker's alone; a ticket
+        is whose it is given to, and a router may give it to another (T19).
+        """
+        return self.number is None or self.reader == peer
 
 
 class Lender:
@@ -251,7 +256,7 @@ class Lender:
             self.counts["release of an unknown lease"] += 1
         elif lease.machine.state is State.GRANTING:
             self.counts["release before the ticket"] += 1
-        elif lease.reader not in (None, peer):
+        elif not lease.is_for(peer):
             self.counts["release by another than the reader"] += 1
         else:
             if lease.request_id in self._to_lend:  # it read along, and needs nothing at the end
@@ -263,8 +268,7 @@ class Lender:
         """Unknown ones are counted and ignored."""
         for name in message.leases:
             lease = self.leases.get(name)
-            unknown = lease is None or lease.reader not in (None, peer)
-            if lease is None or unknown or lease.machine.state is State.GRANTING:
+            if lease is None or lease.machine.state is State.GRANTING or not lease.is_for(peer):
                 self.counts["renewal of an unknown lease"] += 1
             else:
                 self._handle(lease, Event.RENEWED)
@@ -353,7 +357,8 @@ class Lender:
                     self.counts["leases that ran out"] += 1
                     self._handle(lease, Event.EXPIRED)
                 else:
-                    self._out += [WorkerLost(rank) for rank in sorted(lease.ungranted)]
+                    silent = lease.ungranted if kind == "grant" else lease.unrevoked
+                    self._out += [WorkerLost(rank) for rank in sorted(silent)]
 
     def _end_parking(self, transfer: TransferId) -> None:
         if transfer not in self._transfers and (peer := self._asked.pop(transfer, None)):
@@ -424,6 +429,7 @@ class Lender:
     def _send_revoke(self, lease: Lease) -> None:
         self.timers.cancel(("clock", lease.lease))
         lease.unrevoked = {Rank(rank) for rank in range(self._geometry.num_ranks)}
+        self.timers.set(("revoke", lease.lease), self.now + self._settings.revocation_s)
         self._to_workers(Revoke(lease.lease))
 
     def _send_withdrawn(self, lease: Lease) -> None:
@@ -439,6 +445,7 @@ class Lender:
             self._lent_by_hash[lease.reader] -= len(lease.block_ids)
             self._lent_by_hash += Counter()  # those at 0 go
         self.timers.cancel(("grant", lease.lease))
+        self.timers.cancel(("revoke", lease.lease))
         if lease.request_id is not None:
             self._by_request.pop(lease.request_id, None)
             if lease.request_id not in self._to_lend:

@@ -27,6 +27,7 @@ from kvdist.connector.messages import (
 )
 from kvdist.connector.params import Lend, read_params
 from kvdist.connector.settings import Settings
+from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank
 from kvdist.sched.roles import BlockTables, Match
 from kvdist.sched.sequence import Sequence, SequenceStatus
@@ -81,6 +82,8 @@ class SchedulerHalf:
         """See `RemoteCache.arrived`."""
         wish = read_params(sequence.kv_transfer_params)
         if isinstance(wish, Lend):
+            if not sequence.prefill_only:
+                raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
             self.lender.lend_at_end(sequence.request_id, wish.transfer)
         elif wish is not None:
             self.borrower.arrived(sequence.request, wish)
@@ -161,7 +164,7 @@ class SchedulerHalf:
                 self.borrower.on_part_quiet(message.part)
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
-        """That run of a node is there: all others are over (T5, T21)."""
+        """That run of a node is there: all before it are over (T5, T21)."""
         self.borrower.node_seen(peer, run)
 
     def clock(self, now: float) -> None:

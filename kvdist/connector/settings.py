@@ -55,6 +55,11 @@ class Settings:
     #: Most blocks lent by hash to one peer, as a share of the pool (T13).
     soft_share: float = 1 / 4
 
+    @property
+    def revocation_s(self) -> float:
+        """No worker takes longer to end what is open, whatever readers do: else it is lost (T5)."""
+        return self.life_s + 2 * self.stall_s + self.ack_s
+
     def __post_init__(self) -> None:
         times = (
             self.lease_s, self.renewal_s, self.life_s, self.stall_s, self.progress_s,

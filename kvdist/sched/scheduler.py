@@ -102,6 +102,8 @@ class Scheduler:
         """
         if type(priority) is not int:
             raise InvalidRequest(f"priority {priority!r} is not a whole number")
+        if prefill_only and params.n > 1:
+            raise InvalidRequest(f"request {name}: a prefill samples nothing, and is for one")
         sequences = []
         for i in range(1, params.n + 1):
             number = self._num_sequences + i

@@ -19,6 +19,7 @@ import pytest
 
 from kvdist.cache import HoldKind
 from kvdist.connector import rules
+from kvdist.connector.borrower import Borrower
 from kvdist.connector.lender import Lender
 from kvdist.connector.local import Cancel, Revoke
 from kvdist.connector.machine import Table
@@ -524,7 +525,13 @@ RULES: list[tuple[Callable[[], None], Off]] = [
     (t17_measures, row(part.PART, _P.STOPPING, part.Event.RESTLESS, _P.STOPPING)),
     (t19_one_reader_at_a_time, always(rules, "may_take_over")),
     (t20_a_pull_belongs_to_its_content, always(rules, "may_cancel")),
-    (t21_what_an_earlier_run_says_late, says(Cluster, "is_outdated", lambda *_: False)),
+    (
+        t21_what_an_earlier_run_says_late,
+        both(
+            says(Cluster, "is_outdated", lambda *_: False),
+            says(Borrower, "node_seen", lambda *_: None),
+        ),
+    ),
     (t22_input_before_timers, timers_first),
     (t25_the_clock_covers_waiting, the_clock_rules),
 ]

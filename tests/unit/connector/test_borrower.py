@@ -140,6 +140,29 @@ def test_renewals_are_one_message_a_peer() -> None:
     assert [len(renewal.leases) for renewal in renewals] == [2]
 
 
+def test_many_tickets_cost_a_renewal_each() -> None:
+    """And not one of all for each; later they go together, in messages that a peer takes."""
+    reader = Reader()
+    for i in range(300):
+        reader.come(f"r{i}", a_ticket(b"lease number %03d" % i))
+    renewals = [message for _, message in reader.said() if isinstance(message, Renew)]
+    assert [len(renewal.leases) for renewal in renewals] == [1] * 300
+    reader.later(5.0)
+    renewals = [message for _, message in reader.said() if isinstance(message, Renew)]
+    assert [len(renewal.leases) for renewal in renewals] == [300]
+
+
+def test_more_leases_than_a_message_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvdist.connector.borrower.MAX_LIST", 2)
+    reader = Reader()
+    for i in range(5):
+        reader.come(f"r{i}", a_ticket(b"lease number %03d" % i))
+    reader.news()
+    reader.later(5.0)
+    renewals = [message for _, message in reader.said() if isinstance(message, Renew)]
+    assert [len(renewal.leases) for renewal in renewals] == [2, 2, 1]
+
+
 # -- tickets that make no sense --------------------------------------------------------------------
 
 
@@ -452,12 +475,13 @@ def test_a_lease_that_is_lost_before_it_is_read() -> None:
     assert reader.borrower.counts["unknown leases withdrawn"] == 2
 
 
-@pytest.mark.parametrize(("seen", "left"), [(1, 16), (2, 0)])
+@pytest.mark.parametrize(("seen", "left"), [(1, 16), (2, 16), (3, 0)])
 def test_another_run_of_the_owner(seen: int, left: int) -> None:
-    """D14, T21: what an earlier run promised is nothing."""
+    """D14, T21: what an earlier run promised is nothing; what an earlier run says late, too."""
     reader = Reader()
-    reader.come("r", a_ticket(run=1))
+    reader.come("r", a_ticket(run=2))
     reader.borrower.node_seen("p", Incarnation(seen))
+    reader.borrower.node_seen("p", Incarnation(1))
     assert reader.match("r") == left
 
 

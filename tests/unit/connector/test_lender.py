@@ -101,6 +101,19 @@ def test_a_worker_that_never_takes_the_grant() -> None:
     assert [e for e in owner.news() if isinstance(e, WorkerLost)] == [WorkerLost(Rank(0))]
 
 
+def test_a_worker_that_never_says_that_it_has_stopped() -> None:
+    """T5: longer than any open pull can last, and the worker is lost; so no block is lost."""
+    owner = Owner(ranks=2, life_s=300.0, stall_s=10.0, ack_s=5.0)
+    ticket = owner.ticket()
+    owner.lender.on_release("d", Release(ticket.lease, RUN))
+    owner.acknowledge(0)
+    owner.news()
+    owner.later(324.0)
+    assert owner.news() == []
+    owner.later(1.0)
+    assert owner.news() == [WorkerLost(Rank(1))]
+
+
 def test_without_renewal_it_runs_out() -> None:
     owner = Owner(lease_s=30.0)
     owner.ticket()
@@ -209,6 +222,20 @@ def test_a_release_for_somebody_elses_lease() -> None:
     assert owner.lender.counts["release by another than the reader"] == 1
     assert owner.lender.counts["renewal of an unknown lease"] == 1
     owner.lender.on_release("d", Release(ticket.lease, RUN))
+    assert owner.told_workers()
+
+
+def test_a_ticket_that_another_reader_takes_over() -> None:
+    """T19, P4: the router's first decode node has died, and it gives the ticket to another."""
+    owner = streaming(lease_s=30.0)
+    owner.lender.finished("r", tables(16), 16, is_usable=True)
+    (name,) = owner.lender.leases
+    owner.told_workers()
+    for _ in range(4):
+        owner.later(10.0)
+        owner.lender.on_renew("e", Renew((name,)))
+    assert not owner.told_workers()
+    owner.lender.on_release("e", Release(name, RUN))
     assert owner.told_workers()
 
 

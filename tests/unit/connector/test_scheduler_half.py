@@ -1,0 +1,56 @@
+"""The half in a node process: who gets which message, and what a request's parameters may ask."""
+
+import pytest
+
+from kvdist.connector.params import Lend, write_params
+from kvdist.errors import InvalidRequest
+from kvdist.sched.sequence import SamplingParams
+from tests.town import Town, prompt
+
+LEND = write_params(Lend("t"))
+
+
+def test_only_prefills_are_lent() -> None:
+    """Who samples as well would never have a ticket; nothing has changed then."""
+    town = Town()
+    with pytest.raises(InvalidRequest, match="do_remote_decode"):
+        town.p.scheduler.add(
+            "both", prompt(1), SamplingParams(max_new_tokens=2, n=2), kv_transfer_params=LEND
+        )
+    assert town.p.scheduler.idle
+    assert not town.p.half.lender.num_questions
+
+
+def test_a_prefill_is_for_one() -> None:
+    """Two under one transfer id: the second would be refused when the first is there already."""
+    town = Town()
+    with pytest.raises(InvalidRequest, match="for one"):
+        town.p.scheduler.add(
+            "two", prompt(1), SamplingParams(n=2), prefill_only=True, kv_transfer_params=LEND
+        )
+    assert town.p.scheduler.idle
+    assert not town.p.half.lender.num_questions
+
+
+def test_not_ready_while_too_much_is_in_quarantine() -> None:
+    """T17."""
+    town = Town(one_sided=True, quarantine_share=1 / 8)
+    town.faults(stuck=1.0)
+    town.come(prompt(1, 40))
+    town.until(town.is_pulling)
+    assert town.d.half.is_ready
+    town.links[0].cut(town.d.workers[0])
+    town.until(lambda: not town.d.half.is_ready)
+    assert town.d.half.borrower.num_quarantined == 10
+    town.rest()
+    town.until(lambda: town.d.half.is_ready)
+
+
+def test_when_to_call_again() -> None:
+    town = Town()
+    assert town.p.half.next_at() is None
+    town.come(answer_delay=10.0)
+    town.until(town.leases)
+    assert town.p.half.next_at() is not None
+    town.rest()
+    assert town.p.half.next_at() is None
