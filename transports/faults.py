@@ -25,9 +25,9 @@ class Kind(StrEnum):
 
     DELAY = "delay"  #: a frame comes `seconds` later, and so does all behind it
     STALL = "stall"  #: the same, meant for long times; `math.inf` is for ever
-    CUT_BEFORE = "cut before"  #: the wire breaks before the frame
-    CUT_INSIDE = "cut inside"  #: after `offset` bytes of the frame, modulo its size
-    CUT_AFTER = "cut after"  #: after the frame
+    CUT_BEFORE = "cut before"  #: the wire breaks before the frame, with what is under way
+    CUT_INSIDE = "cut inside"  #: after `offset` bytes of the frame, modulo its size, which arrive
+    CUT_AFTER = "cut after"  #: after the frame, as before one
     FAIL_AFTER = "fail after"  #: after `offset` bytes in this direction
     DROP = "drop"
     DUPLICATE = "duplicate"
