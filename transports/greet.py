@@ -15,6 +15,7 @@ from transports.handshake import (
     NONCE_BYTES,
     Hello,
     check_proof,
+    check_token_use,
     judge,
     make_hello,
     parse_hello,
@@ -38,8 +39,9 @@ async def initiate(wire: Wire, config: SessionConfig) -> tuple[Session, Peer]:
     answer = await _receive(wire, Type.HELLO, 0)
     try:
         theirs = parse_hello(answer[_PROOF_BYTES:])
-        peer = judge(config, theirs, wire.peer_address)
+        check_token_use(config, theirs)
         check_proof(proof(config, "acceptor", ours, theirs), answer[:_PROOF_BYTES])
+        peer = judge(config, theirs, wire.peer_address)
     except Refused as refusal:
         await _refuse(wire, 1, refusal, config)
         raise
@@ -53,12 +55,13 @@ async def respond(wire: Wire, config: SessionConfig) -> tuple[Session, Peer]:
     number = 0
     try:
         theirs = parse_hello(await _receive(wire, Type.HELLO, 0))
-        peer = judge(config, theirs, wire.peer_address)
+        check_token_use(config, theirs)
         ours = make_hello(config, secrets.token_bytes(NONCE_BYTES))
         await _send(wire, Type.HELLO, 0, proof(config, "acceptor", theirs, ours) + ours.raw)
         number = 1
         given = await _receive(wire, Type.PROOF, 1)
         check_proof(proof(config, "initiator", theirs, ours), given)
+        peer = judge(config, theirs, wire.peer_address)
     except _TheyRefused:
         raise
     except Refused as refusal:

@@ -108,10 +108,16 @@ def proof(config: SessionConfig, role: str, initiator: Hello, acceptor: Hello) -
     return hmac.digest(config.token or b"", role.encode() + b"\0" + first + second, "sha256")
 
 
-def judge(config: SessionConfig, hello: Hello, address: str) -> Peer:
-    """Decide on a peer that has introduced itself. Raises: Refused."""
+def check_token_use(config: SessionConfig, hello: Hello) -> None:
+    """Raises: Refused if only one side has a token; what else it would prove can't fit."""
     if hello.has_token != (config.token is not None):
         raise Refused("one side has a cluster token, the other has none")
+
+
+def judge(config: SessionConfig, hello: Hello, address: str) -> Peer:
+    """Decide on a peer that has given its proof: strangers mustn't learn who is on the list.
+    Raises: Refused.
+    """
     if config.allow is not None and hello.node_id not in config.allow:
         raise Refused(f"node {hello.node_id!r} is not on the allow-list")
     return Peer(hello.node_id, hello.incarnation, address)

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from typing import Any
 
@@ -5,9 +6,21 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tests.transports.linked import config
+from transports.address import parse
 from transports.config import least_window
 from transports.errors import LocalMisuse, Refused, RemoteProtocol, TransportError
-from transports.handshake import check_proof, judge, make_hello, parse_hello, proof
+from transports.frame import Frame, Type, decode
+from transports.handshake import (
+    Hello,
+    check_proof,
+    check_token_use,
+    judge,
+    make_hello,
+    parse_hello,
+    proof,
+)
+from transports.memory import MemoryTransport
+from transports.wire import Wire
 
 TOKEN = b"0123456789abcdef"
 
@@ -122,15 +135,40 @@ def test_proofs_differ_by_token_role_and_introductions() -> None:
 def test_judging() -> None:
     with_token = make_hello(config("a", token=TOKEN), bytes(32))
     without = make_hello(config("a"), bytes(32))
+    check_token_use(config(token=TOKEN), with_token)
+    check_token_use(config(), without)
+    for ours, hello in ((config(), with_token), (config(token=TOKEN), without)):
+        with pytest.raises(Refused):
+            check_token_use(ours, hello)
     assert judge(config(token=TOKEN), with_token, "there").address == "there"
     assert judge(config(allow=frozenset("a")), without, "there").node_id == "a"
-    for ours, hello in (
-        (config(), with_token),
-        (config(token=TOKEN), without),
-        (config(allow=frozenset()), without),
-    ):
-        with pytest.raises(Refused):
-            judge(ours, hello, "there")
+    with pytest.raises(Refused):
+        judge(config(allow=frozenset()), without, "there")
+
+
+@pytest.mark.parametrize("name", ["friend", "stranger"])
+def test_who_does_not_know_the_token_learns_nothing_of_the_list(name: str) -> None:
+    """Whatever it calls itself, it hears the same."""
+
+    async def main() -> None:
+        listed = config("far", token=TOKEN, allow=frozenset({"friend"}))
+        async with MemoryTransport(listed).open() as far, MemoryTransport(config()).open() as near:
+            await far.listen("memory://listed")
+            wire = await near.dial(parse("memory://listed"))
+            with pytest.raises(Refused, match="does not know the cluster token"):
+                await _bluff(wire, make_hello(config(name, token=b"x" * 16), bytes(32)))
+            wire.abort()
+
+    asyncio.run(main())
+
+
+async def _bluff(wire: Wire, hello: Hello) -> None:
+    await wire.send(Frame(Type.HELLO, 0, meta=hello.raw).encode())
+    answer = decode(await wire.recv_head())
+    if answer.type is Type.HELLO:
+        await wire.send(Frame(Type.PROOF, 1, meta=bytes(32)).encode())
+        answer = decode(await wire.recv_head())
+    raise Refused(answer.meta.decode())
 
 
 @pytest.mark.parametrize(
