@@ -21,7 +21,7 @@ from kvdist.connector.params import ByHash, ByTransfer
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId
 from kvdist.sched.roles import Loaded, LoadFailed, LoadQuiet
-from tests.halves import NOBODYS, RUN, STATE, Reader, a_part, a_ticket
+from tests.halves import NOBODYS, RUN, STATE, Reader, a_part, a_ticket, tables
 
 BY_STREAM = ByTransfer("p", "t")
 #: Of the first pull of a test.
@@ -491,6 +491,14 @@ def test_a_ticket_of_an_earlier_run() -> None:
     reader.borrower.node_seen("p", Incarnation(2))
     reader.come("r", a_ticket(run=1))
     assert reader.match("r") == 0
+
+
+def test_requests_that_want_nothing_of_others() -> None:
+    reader = Reader()
+    reader.borrower.admitted("local", tables(16), 0, 0)
+    reader.borrower.settled("local", 16)
+    reader.borrower.finished("local")
+    assert reader.news() == []
 
 
 # -- several that want the same --------------------------------------------------------------------

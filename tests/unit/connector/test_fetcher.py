@@ -303,6 +303,18 @@ def test_bytes_that_land_after_it_failed() -> None:
     assert fetching.fetcher.counts.total() == 2
 
 
+def test_a_read_that_fails() -> None:
+    """Other bytes of it may still be under way."""
+    fetching = Fetching()
+    opened(fetching, THERE)
+    fetching.news()
+    fetching.fetcher.read_failed(fetching.part, "no such region")
+    assert failures(fetching) == ["no such region"]
+    assert fetching.fetcher.num_open == 1
+    fetching.fetcher.read_failed(fetching.part, "and again")
+    assert fetching.news() == []
+
+
 def test_a_read_that_does_not_move_has_its_link_cut() -> None:
     """T16."""
     fetching = landing(stall_s=10.0)

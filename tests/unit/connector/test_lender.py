@@ -496,18 +496,6 @@ def test_aborted_before_its_workers_hold_the_grant() -> None:
     assert returned(owner) == [[1, 2, 3, 4]]
 
 
-def test_released_while_it_runs_and_then_ended() -> None:
-    owner = streaming()
-    (name,) = owner.lender.leases
-    owner.news()
-    owner.lender.on_release("d", Release(name, RUN))
-    owner.acknowledge()
-    assert [type(effect) for effect in owner.news()] == [SendToNode], "nothing is returned"
-    owner.lender.finished("r", tables(16), 16, is_usable=True)
-    owner.acknowledge()
-    assert any(isinstance(effect, TicketReady) for effect in owner.news())
-
-
 def test_states_are_not_read_along() -> None:
     owner = Owner(STATE)
     owner.lender.lend_at_end("r", "t")
@@ -543,3 +531,54 @@ def test_draining() -> None:
     assert nothing == SendToNode("d", Lent(PullId(1), RUN, None))
     assert gone == SendToNode("d", StreamState("t", Progress.GONE, None))
     assert list(owner.lender.leases) == [ticket.lease], "what is lent stays"
+
+
+# -- what is over ----------------------------------------------------------------------------------
+
+
+def test_a_transfer_that_is_over_is_known_to_be() -> None:
+    """Nobody waits for it; and what is remembered of such ones is bounded."""
+    owner = Owner(max_parked=4)
+    for i in range(20):
+        owner.lender.lend_at_end(f"r{i}", f"t{i}")
+        owner.lender.finished(f"r{i}", tables(16), 16, is_usable=False)
+    owner.news()
+    owner.lender.on_stream("d", Stream("t19"))
+    assert states(owner) == [("GONE", False)]
+    owner.lender.on_stream("d", Stream("t0"))
+    assert states(owner) == [], "forgotten, so it may still come"
+    assert len(owner.lender._over) == 4
+
+
+def test_whoever_waits_hears_that_it_failed() -> None:
+    owner = Owner()
+    owner.lender.lend_at_end("r", "t")
+    owner.lender.on_stream("d", Stream("t"))
+    owner.news()
+    owner.lender.finished("r", tables(16), 16, is_usable=False)
+    assert states(owner) == [("GONE", False)]
+
+
+def test_a_reader_that_needs_no_more_is_lent_nothing_more() -> None:
+    """It released while the prefill ran: neither a new lease when that is preempted, nor a ticket
+    at its end.
+    """
+    owner = streaming()
+    (name,) = owner.lender.leases
+    owner.lender.on_release("d", Release(name, RUN))
+    owner.acknowledge()
+    owner.news()
+    owner.lender.admitted("r", tables(16), 16)
+    assert not owner.lender.leases
+    assert owner.lender.finished("r", tables(16), 16, is_usable=True) == []
+    assert owner.news() == [TicketReady("r", None)]
+
+
+def test_it_ends_while_it_is_taken_back() -> None:
+    owner = streaming()
+    owner.lender.may_preempt("r")
+    owner.news()
+    assert owner.lender.finished("r", tables(16), 16, is_usable=True) == [1, 2, 3, 4]
+    assert owner.news() == [TicketReady("r", None)]
+    owner.acknowledge()
+    assert returned(owner) == [[1, 2, 3, 4]]

@@ -243,6 +243,14 @@ def test_a_send_outlives_its_link() -> None:
     assert serving.server.counts["sends that ended twice"] == 1
 
 
+def test_a_repeat_when_all_is_over_but_a_send() -> None:
+    serving = Serving()
+    serving.open()
+    serving.server.on_close("d", RUN, Close(a_part()))
+    serving.news()
+    assert denial(serving.open()) is Why.GONE
+
+
 def test_a_stalled_send_has_its_link_cut_again_and_again() -> None:
     serving = Serving(stall_s=10.0)
     serving.open()
