@@ -1,5 +1,6 @@
 /* Two nodes of one worker each: an owner that lends a block, and lends another, and a reader that
- * pulls. Leases, claims, pulls and blocks are numbered 0 and 1; lease l is of block l.
+ * pulls. Leases, claims, pulls and blocks are numbered 0 and 1; lease l is of block l. Of a
+ * stream the second half of the block is written later, or never.
  *
  * What states do at an event is in tables.pml, printed from kvdist/connector/tables. Here is what
  * effects do, what the halves look at before they hand an event to a table, and the world: control
@@ -41,7 +42,7 @@
 byte lease[2], grant[2], serve[2]; /* the owner's */
 byte claim[2], pull[2], part[2];   /* the reader's; a pull, its part and its serve have one number */
 byte claim_lease[2], pull_lease[2];
-byte sending[2]; /* 1: the owner's worker sends, 2: it has read half of the block */
+byte sending[2]; /* 1: the owner's worker sends, 2: it has read half of the block, 3: all of it */
 #define is_promised(l) (lease[l] != 0 && lease[l] != LEASE_GONE)
 #define is_asked(l, n) (is_promised(l) && lease_claim[l] == n)
 #define is_granted(l) (grant[l] != 0 && grant[l] != GRANT_GONE)
@@ -135,6 +136,7 @@ byte lease_run[2];
 byte ungranted, unrevoked, clock;
 byte owner_run;
 byte returned;        /* blocks that went back, or were lost with their run */
+byte unwritten;       /* streams: the second half of the block will be written later, or never */
 byte reused;          /* blocks that have other content than what was leased */
 chan to_server = [4] of { mtype, byte };
 chan to_lender = [4] of { mtype, byte };
@@ -144,6 +146,12 @@ inline begin_lease(l, n) {
   lease_claim[l] = n;
   lease_run[l] = owner_run;
   put(ungranted, l);
+#ifdef STREAMS
+  if
+  :: put(unwritten, l)
+  :: skip
+  fi;
+#endif
   to_server!GRANT, l
 }
 inline ask_again(l) {
@@ -219,6 +227,10 @@ end:
       takes_back && (lease[l] == LEASE_GRANTING || lease[l] == LEASE_ACTIVE) ->
       lease_taken_back(l)
     }
+  :: d_step { /* written, and its worker and whoever reads know */
+      has(unwritten, l) && (lease[l] == LEASE_GRANTING || lease[l] == LEASE_ACTIVE) ->
+      drop(unwritten, l)
+    }
   :: d_step {
       /* The block is taken for other content: nobody may serve it, or be sending it. */
       has(returned, l) && !has(reused, l) ->
@@ -232,7 +244,7 @@ end:
 
 byte good, bad;       /* verdicts that are kept */
 byte serve_timer;
-byte sent_torn;
+byte half_sent, sent_torn;
 hidden byte asker;    /* the pull that wants to be opened */
 
 inline do_grant_serve(l) {
@@ -267,6 +279,7 @@ inline do_serve_cut_link(p) {
 inline do_serve_free(p) {
   drop(serve_timer, p);
   drop(unheard, p);
+  drop(half_sent, p);
   if :: !has(good, p) -> put(bad, p) :: else fi;
   if
   :: serves(1 - p, pull_lease[p]) -> skip
@@ -283,7 +296,9 @@ end:
       if
       :: serves(0, l) || serves(1, l) -> grant_revoke_busy(l)
       :: else -> grant_revoke_idle(l)
-      fi
+      fi;
+      if :: serves(0, l) && has(unwritten, l) -> serve_revoked(0) :: else fi;
+      if :: serves(1, l) && has(unwritten, l) -> serve_revoked(1) :: else fi
     }
   od
 }
@@ -330,22 +345,33 @@ end:
       assert(!is_open(p) || is_fetching(p) || len(up) > 0 || is_cut); /* somebody reads it */
       serve_stalled(p)
     }
-  :: d_step { /* half of the block is read */
-      sending[p] == 1 -> sending[p] = 2;
-      if :: has(reused, pull_lease[p]) -> put(sent_torn, p) :: else fi
+  :: d_step { /* half of the block is read, and that may be all there is as yet */
+      sending[p] == 1 ->
+      if :: has(reused, pull_lease[p]) -> put(sent_torn, p) :: else fi;
+      if
+      :: has(unwritten, pull_lease[p]) -> sending[p] = 0; put(half_sent, p); serve_sent(p)
+      :: else -> sending[p] = 2
+      fi
+    }
+  :: d_step {
+      has(half_sent, p) && !has(unwritten, pull_lease[p]) && serve[p] == SERVE_OPEN ->
+      drop(half_sent, p);
+      serve_more(p);
+      sending[p] = 2
     }
   :: d_step { /* and the other */
-      sending[p] == 2 -> sending[p] = 0;
+      sending[p] == 2 -> sending[p] = 3;
       if
       :: has(stale, p) -> skip
       :: !has(stale, p) && (has(sent_torn, p) || has(reused, pull_lease[p])) ->
         say(down, TORN_BYTES, p)
       :: else -> say(down, BYTES, p)
-      fi;
-      serve_sent(p)
+      fi
     }
-  :: d_step { /* or nothing more of it */
-      sending[p] && (has(stale, p) || serve[p] == SERVE_ENDING) -> sending[p] = 0; serve_sent(p)
+  :: d_step { /* it has returned, perhaps before its end */
+      sending[p] == 3 || (sending[p] && (has(stale, p) || serve[p] == SERVE_ENDING)) ->
+      sending[p] = 0;
+      serve_sent(p)
     }
   od
 }
@@ -480,8 +506,8 @@ end:
   :: d_step { /* the request goes another way, or is aborted */
       has(wanted, n) ->
       leave(n);
-      if :: pull_claim[0] == n && pull[0] == PULL_PULLING -> pull_unwanted(0) :: else fi;
-      if :: pull_claim[1] == n && pull[1] == PULL_PULLING -> pull_unwanted(1) :: else fi
+      if :: pull_claim[0] == n && is_pulling(0) -> pull_unwanted(0) :: else fi;
+      if :: pull_claim[1] == n && is_pulling(1) -> pull_unwanted(1) :: else fi
     }
   od
 }
@@ -607,14 +633,18 @@ end:
   :: d_step { down?TORN_BYTES, eval(p) -> place(p, true) }
   :: d_step { reading[p] == 1 -> write(p); reading[p] = 2 }
   :: d_step {
-      reading[p] == 2 && !has(stopped, p) ->
+      reading[p] == 2 && !has(stopped, p) && !has(unwritten, pull_lease[p]) ->
       write(p);
       reading[p] = 0;
       put(whole, p);
       if :: part[p] == PART_LANDING -> part_landed(p) :: else fi
     }
   :: d_step { reading[p] && part[p] == PART_LANDING -> part_read_failed(p) }
-  :: d_step { reading[p] == 2 && has(stopped, p) -> write(p); reading[p] = 3 }
+  :: d_step {
+      reading[p] == 2 && has(stopped, p) && !has(unwritten, pull_lease[p]) ->
+      write(p);
+      reading[p] = 3
+    }
   :: d_step { has(stopped, p) -> drop(stopped, p); reading[p] = 0; part_quiet(p) }
   :: d_step {
       has(answer_timer, p) -> drop(answer_timer, p);
@@ -676,7 +706,7 @@ end:
       die(0);
       die(1);
       ungranted = 0; unrevoked = 0; clock = 0;
-      good = 0; bad = 0; serve_timer = 0; sent_torn = 0; stale = 0; unheard = 0
+      good = 0; bad = 0; serve_timer = 0; half_sent = 0; sent_torn = 0; stale = 0; unheard = 0
     }
   od
 }
