@@ -25,7 +25,8 @@ MISSING = missing_tools()
 needs_spin = pytest.mark.skipif(
     bool(MISSING), reason=f"not installed here: {', '.join(MISSING)}; CI installs them"
 )
-SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
+#: Searches take seconds of a core, and tests may have to share it.
+pytestmark = pytest.mark.timeout(300)
 
 #: (table, state, event, the row that is planted): states and effects by name.
 ROWS = [
@@ -149,7 +150,7 @@ def _complaint(model: str, tables: tuple[AnyTable, ...]) -> str:
 @needs_spin
 @pytest.mark.parametrize(
     "row",
-    [*ROWS, *(pytest.param(row, marks=SLOW) for row in MORE_ROWS)],
+    [*ROWS, *(pytest.param(row, marks=pytest.mark.slow) for row in MORE_ROWS)],
     ids=lambda row: " ".join(row),
 )
 def test_a_wrong_row_is_rejected(row: tuple[str, str, str, str]) -> None:
