@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import cast
 
 from transports.api import Buffer
-from transports.errors import LocalMisuse
+from transports.errors import LocalMisuse, TransportError
 
 #: They are sequences, but not of buffers.
 _ONE_BUFFER = (str, bytes, bytearray, memoryview)
@@ -59,6 +59,17 @@ def _views(buffers: Sequence[Buffer], writable: bool) -> list[memoryview]:
         if view.nbytes:
             views.append(view if view.format == "B" and view.ndim == 1 else _flat(view))
     return views
+
+
+def as_misuse(error: ValueError) -> TransportError:
+    """What a view says that was released while it was in use; errors of ours are left as they are.
+
+    >>> as_misuse(ValueError("released memoryview"))
+    LocalMisuse("a buffer can't be used any more: released memoryview")
+    """
+    if isinstance(error, TransportError):
+        return error
+    return LocalMisuse(f"a buffer can't be used any more: {error}")
 
 
 def _flat(view: memoryview) -> memoryview:

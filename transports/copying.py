@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from transports.errors import LocalMisuse, PeerLost, ReadCancelled, TransportError
+from transports.buffers import as_misuse
+from transports.errors import PeerLost, ReadCancelled, TransportError
 from transports.pieces import Pieces
 
 #: Bytes copied between two passes of the loop: some half a millisecond.
@@ -104,7 +105,7 @@ class CopyRead:
         except TransportError as error:
             self.end(error)
         except ValueError as error:
-            self.end(LocalMisuse(f"a buffer of a read can't be used any more: {error}"))
+            self.end(as_misuse(error))
         except BaseException as bug:
             self.end(PeerLost(f"a bug on this side: {bug!r}"))
             raise

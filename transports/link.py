@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from transports.api import Buffer, Head, Link, Peer, Placer, Read, Region, Span
-from transports.buffers import copy, crc, cut, total
+from transports.buffers import as_misuse, copy, crc, cut, total
 from transports.control import Control
 from transports.device import body_views, on_device
 from transports.errors import (
@@ -125,6 +125,10 @@ class WireLink(Link):
         except asyncio.CancelledError:
             self._end(PeerLost("a send was cancelled in mid-body"))
             raise
+        except ValueError as error:  # the peer waits for what can't be sent
+            misuse = as_misuse(error)
+            self._end(misuse)
+            raise misuse from None
 
     def _crc(self, views: Sequence[memoryview]) -> int | None:
         return crc(views) if self._config.checksum_bodies and views else None
@@ -432,9 +436,12 @@ class WireLink(Link):
     async def _take_body(self, frame: Frame) -> None:
         landing = self._landing
         assert landing is not None, "the session lets no other body through"
-        part = landing.left.take(frame.body_bytes)
-        await self._wire.recv_body(part)
-        self._check_crc(frame, part)
+        try:
+            part = landing.left.take(frame.body_bytes)
+            await self._wire.recv_body(part)
+            self._check_crc(frame, part)
+        except ValueError as error:
+            raise as_misuse(error) from None
         if self._session.landed(frame.body_bytes):
             landing.settle(True)
 

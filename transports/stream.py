@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from transports.api import Capabilities
-from transports.buffers import Cursor, total
+from transports.buffers import Cursor, as_misuse, total
 from transports.errors import PeerLost, RemoteProtocol, TransportError
 from transports.frame import HEAD_BYTES, MAGIC, MAX_META_BYTES, meta_bytes
 from transports.wire import Wire
@@ -182,9 +182,9 @@ class StreamWire(Wire):
                 self._readable.set_result(None)
             elif self._has_more():
                 self._loop.call_soon(self._on_readable)
-        except TransportError as error:
-            self._error = error
-            _fail(self._readable, error)
+        except (TransportError, ValueError) as error:
+            self._error = as_misuse(error) if isinstance(error, ValueError) else error
+            _fail(self._readable, self._error)
 
     def _pump_in(self) -> bool:
         """Read what is there, within this turn's share; True if that is what was waited for."""
@@ -264,9 +264,9 @@ class StreamWire(Wire):
         try:
             if self._pump_out(self._out):
                 self._writable.set_result(None)
-        except TransportError as error:
-            self._error = error
-            _fail(self._writable, error)
+        except (TransportError, ValueError) as error:
+            self._error = as_misuse(error) if isinstance(error, ValueError) else error
+            _fail(self._writable, self._error)
 
     def _pump_out(self, out: Cursor) -> bool:
         """Write what fits, within this turn's share; True if that was all."""

@@ -13,6 +13,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from transports import ucp
+from transports.buffers import as_misuse
 from transports.errors import PeerLost, RemoteProtocol, TransportError
 from transports.ucx_memory import Piece
 
@@ -93,7 +94,11 @@ class Operation(Generic[T]):
     def _post_more(self, worker: "Worker") -> bool:
         posted = 0
         while len(self._flying) < self.window and posted < _BYTES_PER_TURN:
-            item = next(self._items, None)
+            try:
+                item = next(self._items, None)
+            except ValueError as error:  # of a piece that can't be made
+                self._tell(as_misuse(error))
+                break
             if item is None:
                 self._all_posted = True
                 break

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from transports.api import Link
+from transports.api import Buffer, Head, Link
 from transports.errors import LocalMisuse, PeerClosed, PeerLost
 from transports.testing.setup import (
     Setup,
@@ -213,6 +213,35 @@ async def check_buffers_are_let_go(setup: Setup) -> None:
         offered.append(0)
 
 
+async def check_a_view_released_in_use(setup: Setup) -> None:
+    """Misuse to who released it, a loss to the peer, which would wait for ever."""
+    size, view = 5_000_000, memoryview(b"")
+
+    def place(_: Head) -> list[Buffer]:
+        nonlocal view
+        view = memoryview(bytearray(size))
+        return [view]
+
+    async with setup.pair() as pair:
+        offered = memoryview(bytearray(size))
+        sending = asyncio.create_task(pair.a.send(1, b"", [offered]))
+        await turns(3)
+        offered.release()
+        with expect(PeerLost):
+            await pair.b.recv(into(bytearray(size)))
+        with expect(LocalMisuse):
+            await sending
+    async with setup.pair() as pair:
+        sending = asyncio.create_task(pair.a.send(1, b"", [bytes(size)]))
+        receiving = asyncio.create_task(pair.b.recv(place))
+        await until(lambda: bool(view))
+        view.release()
+        with expect(LocalMisuse):
+            await receiving
+        with expect(PeerLost):
+            await sending
+
+
 async def check_leaving_the_context_ends_everything(setup: Setup) -> None:
     """Links that are open are aborted, on both sides; nothing runs on."""
     right = setup.listener()
@@ -287,6 +316,7 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_closing_in_the_middle_of_a_body,
     check_nothing_lands_after_quiet,
     check_buffers_are_let_go,
+    check_a_view_released_in_use,
     check_leaving_the_context_ends_everything,
     check_leaving_the_context_leaves_nothing,
     check_errors_pass_through_the_context,
