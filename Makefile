@@ -12,7 +12,7 @@ setup: .venv/ready ## the virtual environment, made anew only when what it holds
 	@:
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ucx]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,serve,ucx]'
 	@touch $@
 
 demo: setup ## the block manager's life, told by the walk-through

@@ -1,0 +1,198 @@
+"""One call of the model: which tokens, and where their K/V are written and read (S25).
+
+Owns:   nothing; what a call needs is made here once, for all its layers.
+Knows nothing of: plans, models, sampling.
+Units:  tokens. A *slot* is a token's place in a group, as vLLM numbers it: block * block size +
+        place in the block. A *line* is one block and head of a layer.
+Source: vLLM's `GPUModelRunner._prepare_inputs` (vllm/v1/worker/gpu_model_runner.py, 0.32).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from kvdist.ids import GroupId
+from kvdist.worker.attention import AttentionCall, GroupCall, LayerMemory, SingleTokens, Tile
+from kvdist.worker.rows import Row
+
+#: A chunk reads in tiles of so many tokens: that bounds the mask, and what is masked in vain.
+TILE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one call computes of one sequence."""
+
+    row: Row
+    start: int
+    num_tokens: int
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """The position after the last."""
+        return self.start + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGeometry:
+    """How a group of attention layers lies in the pool."""
+
+    block_size: int
+    #: None: every earlier token is read.
+    window: int | None
+    num_heads: int
+    #: Lines from a block to the next, those of other layers included.
+    block_stride: int
+
+    def first_block(self, position: int) -> int:
+        """The first block that the token at `position` reads."""
+        first = 0 if self.window is None else max(0, position - self.window + 1)
+        return first // self.block_size
+
+    def lines(self, blocks: torch.Tensor) -> torch.Tensor:
+        """`[..., blocks]` to the lines of all heads, flat: `[... * H * blocks]`."""
+        heads = torch.arange(self.num_heads, device=blocks.device).unsqueeze(-1)
+        return (blocks.long().unsqueeze(-2) * self.block_stride + heads).flatten()
+
+    def mask(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """0 where a token at position `queries` reads the one at `keys`, else minus infinity."""
+        unread = keys > queries
+        if self.window is not None:
+            unread |= keys <= queries - self.window
+        mask = torch.zeros(unread.shape, dtype=dtype, device=unread.device)
+        return mask.masked_fill_(unread, float("-inf"))
+
+
+class Packing:
+    """The tokens of some pieces, one after the other."""
+
+    def __init__(self, pieces: Sequence[Piece], device: torch.device) -> None:
+        counts = np.array([piece.num_tokens for piece in pieces])
+        #: Of each piece, where its tokens begin in the call.
+        self.begins = (np.cumsum(counts) - counts).tolist()
+        self.pieces = pieces
+        rows = np.repeat([piece.row.number for piece in pieces], counts)
+        positions = np.concatenate([np.arange(piece.start, piece.end) for piece in pieces])
+        tokens = np.concatenate([piece.row.tokens[piece.start : piece.end] for piece in pieces])
+        #: `[T]` each.
+        self.rows = torch.from_numpy(rows).to(device)
+        self.positions = torch.from_numpy(positions).to(device)
+        self.tokens = torch.from_numpy(tokens).to(device)
+        #: Places of the tokens after which one is sampled.
+        self.samples = torch.tensor(
+            [
+                begin + piece.num_tokens - 1
+                for begin, piece in zip(self.begins, pieces, strict=True)
+                if piece.samples
+            ],
+            dtype=torch.int64,
+            device=device,
+        )
+
+    def tiles(self) -> Iterator[tuple[int, int, int, int]]:
+        """Row, first and last + 1 position, place in the call, of at most `TILE` tokens each."""
+        for begin, piece in zip(self.begins, self.pieces, strict=True):
+            if piece.num_tokens == 1:
+                continue
+            for start in range(piece.start, piece.end, TILE):
+                end = min(start + TILE, piece.end)
+                yield piece.row.number, start, end, begin + start - piece.start
+
+    def alike(self, geometry: GroupGeometry) -> Iterator[list[int]]:
+        """Places of single tokens, by how many blocks they read: within a factor of two."""
+        classes: dict[int, list[int]] = {}
+        for begin, piece in zip(self.begins, self.pieces, strict=True):
+            if piece.num_tokens == 1:
+                first = geometry.first_block(piece.start)
+                count = piece.start // geometry.block_size + 1 - first
+                classes.setdefault(count.bit_length(), []).append(begin)
+        yield from classes.values()
+
+
+def slot_mapping(
+    table: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_size: int
+) -> torch.Tensor:
+    """The slot of each position of each row.
+
+    >>> table = torch.tensor([[7, 3], [2, 0]], dtype=torch.int32)
+    >>> slot_mapping(table, torch.tensor([0, 0, 1]), torch.tensor([0, 5, 2]), 4)
+    tensor([28, 13, 10])
+    """
+    blocks = table[rows, positions // block_size].long()
+    return blocks * block_size + positions % block_size
+
+
+class CallBuilder:
+    """Makes the metadata of calls, for one pool and one model."""
+
+    def __init__(
+        self,
+        layers: Mapping[int, LayerMemory],
+        groups: Mapping[GroupId, GroupGeometry],
+        dtype: torch.dtype,
+    ) -> None:
+        self._layers = layers
+        self._groups = groups
+        self._dtype = dtype
+
+    def build(self, packing: Packing, tables: Sequence[torch.Tensor]) -> AttentionCall:
+        """The metadata of one call; `tables` are what was committed for this step."""
+        return AttentionCall(
+            self._layers,
+            {
+                group_id: GroupCall(
+                    _writes(geometry, packing, tables[group_id]),
+                    tuple(
+                        self._singles(geometry, packing, tables[group_id], places)
+                        for places in packing.alike(geometry)
+                    ),
+                    tuple(
+                        self._tile(geometry, tables[group_id], *tile) for tile in packing.tiles()
+                    ),
+                )
+                for group_id, geometry in self._groups.items()
+            },
+        )
+
+    def _singles(
+        self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor, places: list[int]
+    ) -> SingleTokens:
+        chosen = torch.tensor(places, device=table.device)
+        rows, positions = packing.rows[chosen], packing.positions[chosen].unsqueeze(-1)
+        size, window = geometry.block_size, geometry.window
+        first = torch.zeros_like(positions)
+        if window is not None:
+            first = (positions - window + 1).clamp(min=0) // size
+        count = int((positions // size + 1 - first).max())
+        columns = first + torch.arange(count, device=table.device)
+        blocks = table[rows.unsqueeze(-1), columns.clamp(max=table.shape[1] - 1)]
+        keys = first * size + torch.arange(count * size, device=table.device)
+        mask = geometry.mask(positions, keys, self._dtype)
+        return SingleTokens(chosen, geometry.lines(blocks), mask[:, None, None])
+
+    def _tile(
+        self, geometry: GroupGeometry, table: torch.Tensor, row: int, start: int, end: int, at: int
+    ) -> Tile:
+        size = geometry.block_size
+        first, last = geometry.first_block(start), (end - 1) // size
+        keys = torch.arange(first * size, (last + 1) * size, device=table.device)
+        queries = torch.arange(start, end, device=table.device).unsqueeze(-1)
+        return Tile(
+            at,
+            at + end - start,
+            geometry.lines(table[row, first : last + 1]),
+            geometry.mask(queries, keys, self._dtype)[None, None],
+        )
+
+
+def _writes(geometry: GroupGeometry, packing: Packing, table: torch.Tensor) -> torch.Tensor:
+    """For each token and head, where in the layer's `[n, 2 D]` view; flat, `[T * H]`."""
+    size = geometry.block_size
+    slots = slot_mapping(table, packing.rows, packing.positions, size)
+    heads = torch.arange(geometry.num_heads, device=slots.device)
+    lines = (slots // size * geometry.block_stride).unsqueeze(-1) + heads
+    return (lines * size + (slots % size).unsqueeze(-1)).flatten()

@@ -1,0 +1,73 @@
+"""Which architectures run here, and what each of their layers keeps.
+
+Owns:   the list of what is supported.
+Knows nothing of: weights, tensors; it reads configurations.
+Units:  tokens, heads, elements.
+Source: `layer_types` and `sliding_window` are transformers' names (5.19).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvdist.errors import ConfigError
+
+#: Decoders whose layers all attend; the tests compare each with transformers' own `generate`.
+ATTENTION: Final = frozenset(
+    (
+        "LlamaForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "MistralForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "GptOssForCausalLM",
+        "Olmo3ForCausalLM",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """K/V of every token, or of those in the window."""
+
+    index: int
+    num_kv_heads: int
+    head_dim: int
+    #: None: every earlier token is read.
+    window: int | None
+
+    @property
+    def name(self) -> str:
+        """Its name among the layers with a cache."""
+        return f"layers.{self.index}.attention"
+
+
+def architecture(config: Any) -> str:
+    """The model's class. Raises: ConfigError if it doesn't run here, saying what does."""
+    names = getattr(config, "architectures", None) or ["(none named in config.json)"]
+    name: str = names[0]
+    if name not in ATTENTION:
+        raise ConfigError(
+            f"architecture {name} is not supported; these are: {', '.join(sorted(ATTENTION))}"
+        )
+    return name
+
+
+def attention_layers(config: Any) -> tuple[AttentionLayer, ...]:
+    """The layers that attend, in order. Raises: ConfigError for a kind that doesn't run here."""
+    num_heads = config.num_attention_heads
+    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:  # then all layers are alike
+        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    windows: Mapping[str, int | None] = {"full_attention": None, "sliding_attention": window}
+    layers = []
+    for index, kind in enumerate(kinds):
+        if kind not in windows:
+            raise ConfigError(f"layer {index} is of kind {kind}, which is not supported")
+        layers.append(AttentionLayer(index, num_kv_heads, head_dim, windows[kind]))
+    return tuple(layers)

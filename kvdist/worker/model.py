@@ -1,0 +1,126 @@
+"""A model from a directory or the hub, and what its layers keep.
+
+Owns:   the weights.
+Knows nothing of: block tables, plans, sampling.
+Units:  bytes a page, tokens a block.
+Source: transformers' `AutoModelForCausalLM`, with the attention function of `attention`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from kvdist.cache import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from kvdist.cache.grouping import KVCacheLayout, plan_groups
+from kvdist.errors import ConfigError
+from kvdist.worker import attention
+from kvdist.worker.families import AttentionLayer, architecture, attention_layers
+
+DTYPES: Final = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Weights that are ready to run, and its layers with a cache."""
+
+    network: PreTrainedModel
+    layers: tuple[AttentionLayer, ...]
+
+    @classmethod
+    def of(cls, network: PreTrainedModel) -> "Model":
+        """`network` itself, its attention replaced. Raises: ConfigError if it can't run here."""
+        architecture(network.config)
+        network.set_attn_implementation(attention.NAME)
+        network.train(mode=False)
+        network.requires_grad_(requires_grad=False)
+        return cls(network, attention_layers(network.config))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights and K/V."""
+        return self.network.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.network.device
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens are 0 .. vocab_size - 1."""
+        return int(self.network.config.vocab_size)
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence that the model was made for."""
+        return int(self.network.config.max_position_embeddings)
+
+    def layout(self, block_size: int) -> KVCacheLayout:
+        """How its layers share memory, with `block_size` tokens a block where that goes."""
+        return plan_groups({layer.name: self._spec(layer, block_size) for layer in self.layers})
+
+    def _spec(self, layer: AttentionLayer, block_size: int) -> KVCacheSpec:
+        page = block_size * layer.num_kv_heads * 2 * layer.head_dim * self.dtype.itemsize
+        if layer.window is None:
+            return FullAttentionSpec(block_size=block_size, page_size_bytes=page)
+        return SlidingWindowSpec(
+            block_size=block_size, page_size_bytes=page, sliding_window=layer.window
+        )
+
+
+def load(source: str | Path, dtype: str = "auto", device: str = "cpu") -> Model:
+    """The model in a directory, or of that name on the hub.
+
+    Raises: ConfigError that says what is wrong with the source, the dtype or the device.
+    """
+    where = _Source(source)
+    config = where.read(AutoConfig)
+    architecture(config)
+    chosen = _dtype(dtype, config)
+    network = where.read(AutoModelForCausalLM, dtype=chosen, config=config)
+    try:
+        network.to(torch.device(device))
+    except RuntimeError as error:
+        raise ConfigError(f"the model doesn't go to device {device!r}: {error}") from error
+    return Model.of(network)
+
+
+def _dtype(name: str, config: Any) -> torch.dtype:
+    if name == "auto":
+        return getattr(config, "dtype", None) or torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"dtype {name!r} is none of auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A directory that exists, or a name on the hub."""
+
+    name: str | Path
+
+    def read(self, kind: Any, **settings: Any) -> Any:
+        """What `kind` finds there. Raises: ConfigError if it is missing or can't be read."""
+        if self._is_local and not Path(self.name).is_dir():
+            raise ConfigError(f"{self.name} is no directory with a model")
+        try:
+            return kind.from_pretrained(str(self.name), local_files_only=self._is_local, **settings)
+        except (OSError, ValueError) as error:
+            advice = (
+                "a model directory has config.json, *.safetensors and a tokenizer"
+                if self._is_local
+                else "is the name right, and can this machine reach the hub? Else give a directory"
+            )
+            raise ConfigError(f"can't load {self.name}: {error} ({advice})") from error
+
+    @property
+    def _is_local(self) -> bool:
+        text = str(self.name)
+        return Path(text).exists() or text.startswith((".", "/", "~")) or text.count("/") != 1
