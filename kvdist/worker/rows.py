@@ -49,7 +49,8 @@ class Row:
 class Rows:
     """All sequences that the node has told of and not taken back."""
 
-    def __init__(self, num_groups: int) -> None:
+    def __init__(self, num_groups: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
         self.tables = BlockTables(num_groups)
         self._by_id: dict[RequestId, Row] = {}
         self._by_number: list[Row] = []
@@ -71,8 +72,13 @@ class Rows:
         """A sequence with its whole tables. Raises: LocalMisuse if it is there already."""
         if new.request_id in self._by_id:
             raise LocalMisuse(f"sequence {new.request_id} is new, but has a row")
-        if not new.token_ids:
-            raise LocalMisuse(f"sequence {new.request_id} has no tokens")
+        if (
+            not new.token_ids
+            or not 0 <= min(new.token_ids) <= max(new.token_ids) < self._vocab_size
+        ):
+            raise LocalMisuse(
+                f"sequence {new.request_id} needs tokens, all within 0 .. {self._vocab_size - 1}"
+            )
         row = Row(new, self.tables.add(new.block_ids))
         self._by_id[new.request_id] = row
         self._by_number.append(row)

@@ -13,12 +13,13 @@ from kvdist.cache import SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout
 from kvdist.errors import LocalMisuse
 from kvdist.ids import GroupId
-from kvdist.sched.plan import SampledTokens, StepPlan, StepResult
+from kvdist.sched.plan import StepPlan, StepResult
 from kvdist.worker.attention import LayerMemory
 from kvdist.worker.batch import CallBuilder, GroupGeometry, Packing, Piece
 from kvdist.worker.model import Model
 from kvdist.worker.pool import KVPool
 from kvdist.worker.rows import Rows
+from kvdist.worker.sampling import sample
 
 
 class ModelRunner:
@@ -27,7 +28,7 @@ class ModelRunner:
     def __init__(self, model: Model, layout: KVCacheLayout, num_blocks: int) -> None:
         self.model = model
         self.pool = KVPool(layout, num_blocks, model.device)
-        self.rows = Rows(len(layout.kv_cache_groups))
+        self.rows = Rows(len(layout.kv_cache_groups), model.vocab_size)
         self._calls = _call_builder(model, self.pool)
 
     @torch.inference_mode()
@@ -52,12 +53,11 @@ class ModelRunner:
             if piece.samples
         ]
         logits = self._compute(pieces)
-        tokens = logits.argmax(-1).tolist()
-        sampled = {}
-        for (request_id, piece), token in zip(sampling, tokens, strict=True):
-            piece.row.append(token)
-            sampled[request_id] = SampledTokens((token,))
-        return StepResult(plan.step, sampled)
+        answers = sample(logits, [piece.row for _, piece in sampling])
+        for (_, piece), answer in zip(sampling, answers, strict=True):
+            piece.row.append(answer.token_ids[0])
+        names = (request_id for request_id, _ in sampling)
+        return StepResult(plan.step, dict(zip(names, answers, strict=True)))
 
     def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of each piece that samples, in their order."""
