@@ -8,12 +8,17 @@ Knows nothing of: everything else.
       LocalMisuse             caller   a call that breaks the callee's contract
         InvalidRequest        caller   tokens, keys or sizes of a request are out of range
           RequestTooLarge     caller   a request that could never be finished here
+        UnknownModel          caller   a model that this node doesn't have
         IllegalAllocation     caller   an allocation that names nothing, or takes hits twice
         StaleHit              caller   the cache changed since the lookup: look up again
         UnknownRequest        caller   no such live request
         ForeignBlock          caller   a block, or a block id, that is not this pool's
         DoubleFree            caller   more references given back than were taken
         UnknownStep           caller   a step that isn't open, or opens out of order
+      Unavailable             us       no room for it now, or the node is ending: try elsewhere
+      GenerationFailed        us       a request that was begun could not be finished
+      StepFailed              us       a step did not do what it was to do: it is computed anew
+      WorkerLost              us       the worker is gone, and its node ends too
       FormatError             input    a file that is not what its format says
       RemoteProtocol          peer     a peer said what the protocol doesn't allow: its link ends
       Incompatible            caller   two nodes that can't exchange blocks; names what differs
@@ -54,6 +59,10 @@ class RequestTooLarge(InvalidRequest):
     """A request that even an empty node could not finish."""
 
 
+class UnknownModel(LocalMisuse):
+    """A model that this node doesn't have."""
+
+
 class IllegalAllocation(LocalMisuse):
     """An allocation with nothing to do, negative sizes, or hits for a request that owns blocks."""
 
@@ -78,6 +87,28 @@ class DoubleFree(LocalMisuse):
 
 class UnknownStep(LocalMisuse):
     """A step that isn't open, or that would open out of order."""
+
+
+class Unavailable(KvdistError):
+    """No room for a request now, or the node is ending; nothing has changed."""
+
+    retryable = True
+
+
+class GenerationFailed(KvdistError):
+    """A request that was begun could not be finished."""
+
+    retryable = True
+
+
+class StepFailed(KvdistError):
+    """A step is over and did not do what it was to do."""
+
+    retryable = True
+
+
+class WorkerLost(KvdistError):
+    """The worker is gone; its node ends too (T5)."""
 
 
 class FormatError(KvdistError, ValueError):

@@ -15,7 +15,9 @@ from kvdist import check
 from kvdist.cli.replay_trace import replay_trace
 from kvdist.cli.replay_workload import replay_workload
 from kvdist.cli.screen import Screen
+from kvdist.cli.serve import serve
 from kvdist.cli.simulate import simulate
+from kvdist.cli.worker import worker
 from kvdist.errors import KvdistError
 
 
@@ -45,6 +47,8 @@ app = typer.Typer(
 app.command("replay-trace")(replay_trace)
 app.command("replay-workload")(replay_workload)
 app.command("simulate")(simulate)
+app.command("serve")(serve)
+app.command("worker", hidden=True)(worker)
 
 
 def _print_version(asked: bool) -> None:

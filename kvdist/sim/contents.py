@@ -71,13 +71,16 @@ class GroupModel:
 class ModelContents:
     """A model of several groups, with `num_heads` heads each."""
 
-    def __init__(self, config: KVCacheConfig, num_heads: int = 1) -> None:
+    def __init__(
+        self, config: KVCacheConfig, num_heads: int = 1, vocabulary_size: int = VOCABULARY_SIZE
+    ) -> None:
+        self.vocabulary_size = vocabulary_size
         self.groups = tuple(GroupModel(config, i) for i in range(len(config.kv_cache_groups)))
         self.heads = range(num_heads)
 
     def sample(self, reads: Iterable[Sequence[int]]) -> int:
         """The token that follows from what was read, group by group, head by head."""
-        return hash(tuple([hash(tuple(cells)) for cells in reads])) % VOCABULARY_SIZE
+        return hash(tuple([hash(tuple(cells)) for cells in reads])) % self.vocabulary_size
 
     def perfect_tokens(
         self, prompt: Sequence[int], num_tokens: int, encoder_tokens: Sequence[int] = ()

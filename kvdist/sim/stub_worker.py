@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kvdist.cache import KVCacheConfig
 from kvdist.ids import RequestId
 from kvdist.sched.plan import NewSequence, SampledTokens, ScheduledSequence, StepPlan, StepResult
-from kvdist.sim.contents import GroupModel, ModelContents, chain
+from kvdist.sim.contents import VOCABULARY_SIZE, GroupModel, ModelContents, chain
 from kvdist.sim.memory import POISON, Memory
 
 
@@ -36,10 +36,14 @@ class StubWorker:
     """All ranks of a node: each memory has some of the heads, and all run the same plan."""
 
     def __init__(
-        self, config: KVCacheConfig, memories: Sequence[Memory], num_drafts: int = 0
+        self,
+        config: KVCacheConfig,
+        memories: Sequence[Memory],
+        num_drafts: int = 0,
+        vocabulary_size: int = VOCABULARY_SIZE,
     ) -> None:
         heads = sorted({head for memory in memories for head in memory.heads})
-        self.model = ModelContents(config, len(heads))
+        self.model = ModelContents(config, len(heads), vocabulary_size)
         self.rows: dict[RequestId, _Row] = {}
         self.memories = tuple(memories)
         self._num_drafts = num_drafts

@@ -1,0 +1,42 @@
+"""`kvdist worker`: a worker's process, which a node starts; nobody calls it by hand.
+
+Owns:   nothing.
+Knows nothing of: what it is told to do.
+"""
+
+import signal
+import socket
+import sys
+from collections.abc import Sequence as Listing
+from dataclasses import fields
+from typing import Annotated
+
+import typer
+
+from kvdist.cli.runners import WorkerSettings, build_runner
+from kvdist.node.worker_host import serve
+
+
+def worker(
+    model: str,
+    descriptor: Annotated[int, typer.Argument(help="The socket to the node.")],
+    max_model_len: Annotated[int | None, typer.Option()] = None,
+    block_size: Annotated[int | None, typer.Option()] = None,
+    num_blocks: Annotated[int | None, typer.Option()] = None,
+) -> None:
+    """Run plans that come over an inherited socket, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node says when
+    settings = WorkerSettings(
+        model=model, max_model_len=max_model_len, block_size=block_size, num_blocks=num_blocks
+    )
+    serve(socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress))
+
+
+def command(settings: WorkerSettings) -> Listing[str]:
+    """What starts such a process; the descriptor comes last."""
+    told = [sys.executable, "-m", "kvdist", "worker", settings.model]
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if one.name != "model" and value is not None:
+            told.append(f"--{one.name.replace('_', '-')}={value}")
+    return told

@@ -1,0 +1,91 @@
+"""From settings to a node: the one file that knows every class of it.
+
+Owns:   the settings of a node.
+Knows nothing of: the command line, models.
+Units:  tokens, blocks, bytes and seconds, by name.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from kvdist.cache import BlockHasher, KVCacheConfig, KVCacheManager
+from kvdist.node.admissions import Admissions
+from kvdist.node.engine import Engine
+from kvdist.node.http import Api
+from kvdist.node.metrics import Metrics
+from kvdist.node.models import Models
+from kvdist.node.roles import Worker
+from kvdist.node.tokenizer import Tokenizer
+from kvdist.node.tracing import Tracer
+from kvdist.node.worker_wire import Capacity
+from kvdist.sched.budget import SchedulerConfig
+from kvdist.sched.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a node can be told, beside what its worker says."""
+
+    #: What clients call the model; the first is what answers say.
+    names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    prefix_caching_hash_algo: str = "sha256"
+    enable_chunked_prefill: bool = True
+    #: A step is planned while the one before it runs.
+    async_scheduling: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    watermark: float = 0.0
+    #: Sequences that may wait; whoever comes then is sent elsewhere.
+    max_queued: int = 1024
+    max_body_bytes: int = 32 << 20
+    api_key: str | None = None
+    #: What is left then of a node that drains ends with an error.
+    drain_s: float = 30.0
+
+
+def build_engine(
+    settings: NodeSettings, capacity: Capacity, worker: Worker, trace: TextIO | None = None
+) -> Engine:
+    """An engine over `worker`, which has room for `capacity`. Raises: ConfigError."""
+    config = KVCacheConfig(
+        num_blocks=capacity.num_blocks,
+        kv_cache_groups=capacity.groups,
+        max_model_len=capacity.max_model_len,
+        enable_caching=settings.enable_prefix_caching,
+        watermark=settings.watermark,
+    )
+    limits = SchedulerConfig(
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        enable_chunked_prefill=settings.enable_chunked_prefill,
+        max_steps_in_flight=2 if settings.async_scheduling else 1,
+        policy=settings.scheduling_policy,
+    )
+    hasher = BlockHasher(config.hash_block_size, settings.prefix_caching_hash_algo)
+    admissions, metrics = Admissions(), Metrics(settings.names[0])
+    scheduler = Scheduler(
+        KVCacheManager(config),
+        limits,
+        admissions,
+        hasher if settings.enable_prefix_caching else None,
+    )
+    metrics.watch(scheduler)
+    return Engine(
+        scheduler, admissions, worker, metrics, Tracer(admissions, trace), settings.max_queued
+    )
+
+
+def build_api(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> Api:
+    """The HTTP face of `engine`."""
+    models = Models(settings.names, engine.scheduler.manager.config.max_model_len)
+    return Api(
+        engine,
+        tokenizer,
+        models,
+        max_body_bytes=settings.max_body_bytes,
+        api_key=settings.api_key,
+    )

@@ -1,0 +1,150 @@
+"""The loop around `step`: it wakes, it drains, it ends.
+
+Owns:   the tasks of the loop, and whether new work is taken.
+Knows nothing of: HTTP, text, what a worker is.
+
+    taking work --drain--> draining --idle--> ended
+         +--------WorkerLost---+------------> lost: all hear it, and nothing is taken any more
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import structlog
+
+from kvdist import check
+from kvdist.errors import Unavailable, WorkerLost
+from kvdist.node.admissions import Admissions
+from kvdist.node.compute import Compute
+from kvdist.node.inbox import Inbox
+from kvdist.node.job import Job, News
+from kvdist.node.metrics import Metrics
+from kvdist.node.outbox import Outbox
+from kvdist.node.roles import Worker
+from kvdist.node.step import step
+from kvdist.node.tracing import Tracer
+from kvdist.sched.scheduler import Scheduler
+
+_log = structlog.get_logger(__name__)
+
+
+class Engine:
+    """One scheduler and one worker."""
+
+    compute: Compute
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        admissions: Admissions,
+        worker: Worker,
+        metrics: Metrics,
+        tracer: Tracer,
+        max_queued: int,
+    ) -> None:
+        self.scheduler = scheduler
+        self.metrics = metrics
+        self.tracer = tracer
+        self.outbox = Outbox(metrics)
+        self.inbox = Inbox(self.outbox, max_queued)
+        self._worker = worker
+        self._is_running = False
+        self._is_draining = False
+        #: Why nothing is taken any more.
+        self.lost: WorkerLost | None = None
+        admissions.on_admitted = self._note_cached
+
+    # -- for those who ask ---------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """New work is taken."""
+        return self._is_running and not self._is_draining and self.lost is None
+
+    async def generate(self, job: Job) -> AsyncGenerator[News]:
+        """The news of `job`, which ends with this iterator, however that ends.
+
+        Raises: Unavailable; InvalidRequest; GenerationFailed.
+        """
+        if not self.ready:
+            raise Unavailable(self._why_not())
+        self.inbox.put(job, len(self.scheduler.roster.waiting))
+        self.compute.wake()
+        try:
+            async with aclosing(job.news()) as news:
+                async for item in news:
+                    yield item
+        finally:
+            self._give_up(job)
+
+    def stop(self, job: Job, index: int) -> None:
+        """Sequence `index` of the job has met a stop string; its end is the last of its news."""
+        job.stopped.add(index)
+        self.scheduler.abort(job.request_ids[index])
+        self.outbox.tell(self.scheduler.take_outputs())
+        self.compute.wake()
+
+    def _give_up(self, job: Job) -> None:
+        job.given_up = True
+        num_aborted = sum(map(self.scheduler.abort, job.request_ids))
+        self.outbox.forget(job)
+        if num_aborted:
+            self.metrics.aborted(num_aborted)
+            self.compute.wake()
+
+    def _why_not(self) -> str:
+        if self.lost is not None:
+            return f"the worker is gone: {self.lost}"
+        return "the node is draining" if self._is_draining else "the node has not begun yet"
+
+    def _note_cached(self, request_id: str, num_tokens: int) -> None:
+        if found := self.outbox.find(request_id):
+            job, index = found
+            prompt, is_first = index // job.params.n, not index % job.params.n
+            self.metrics.admitted(len(job.prompts[prompt]), num_tokens)
+            if is_first:  # the others find what it has computed, which is no gain of the client's
+                job.num_cached_tokens[prompt] = num_tokens
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it has drained, or the worker is lost; cancelling ends it at once."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self.compute = Compute(self._worker, tasks)
+                self._is_running = True
+                watching = tasks.create_task(self.compute.watch(), name="worker's watch")
+                await self._beat()
+                watching.cancel()
+        finally:
+            self._is_running = False
+            self._fail_all(Unavailable("the node has ended"))
+
+    def drain(self) -> None:
+        """Nothing new is taken; `run` ends when all that was taken has been answered."""
+        self._is_draining = True
+        if self._is_running:
+            self.compute.wake()
+
+    async def _beat(self) -> None:
+        try:
+            while not (self._is_draining and self._idle()):
+                await step(self)
+                self._check()
+        except WorkerLost as lost:
+            _log.error("worker lost", reason=str(lost))
+            self.lost = lost
+            self._fail_all(Unavailable(self._why_not()))
+
+    def _idle(self) -> bool:
+        return self.scheduler.idle and not self.inbox
+
+    def _check(self) -> None:
+        """Levels 1 and 2: audit everything whenever there is nothing to do."""
+        if check.level and self._idle():
+            self.scheduler.manager.check()
+
+    def _fail_all(self, error: Unavailable) -> None:
+        self.inbox.fail_all(error)
+        self.outbox.fail_all(error)

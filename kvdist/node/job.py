@@ -1,0 +1,81 @@
+"""What a client asks of the engine, and where the answer arrives.
+
+Owns:   the news of one job that nobody has read yet.
+Knows nothing of: HTTP, text, steps.
+Units:  tokens; times are seconds of a monotonic clock.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence as Listing
+from dataclasses import dataclass, field
+
+from kvdist.cache import ExtraKeys
+from kvdist.errors import GenerationFailed, KvdistError
+from kvdist.ids import RequestId
+from kvdist.sched.output import Output
+from kvdist.sched.sequence import SamplingParams, SequenceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one sequence of a job has to tell. `index` counts prompt by prompt, n for each."""
+
+    index: int
+    output: Output
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`params.n` sequences for each prompt."""
+
+    name: str
+    prompts: Listing[Listing[int]]
+    params: SamplingParams
+    arrived_s: float
+    priority: int = 0
+    extra_keys: ExtraKeys = field(default_factory=ExtraKeys)
+    #: By index; empty before it is admitted.
+    request_ids: list[RequestId] = field(default_factory=list)
+    #: Tokens of each prompt that were found in the cache when it first ran.
+    num_cached_tokens: list[int] = field(default_factory=list)
+    #: Sequences that met a stop string, which the scheduler knows nothing of.
+    stopped: set[int] = field(default_factory=set)
+    #: True when nobody waits for it any more.
+    given_up: bool = False
+    _news: asyncio.Queue[News | KvdistError] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self.num_cached_tokens = [0] * len(self.prompts)
+
+    @property
+    def num_choices(self) -> int:
+        """Sequences of all prompts."""
+        return len(self.prompts) * self.params.n
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of all prompts, each once however many sequences it has."""
+        return sum(map(len, self.prompts))
+
+    def tell(self, news: News) -> None:
+        """One more piece of news."""
+        self._news.put_nowait(news)
+
+    def fail(self, error: KvdistError) -> None:
+        """It ends here, and this is why."""
+        self._news.put_nowait(error)
+
+    async def news(self) -> AsyncGenerator[News]:
+        """All news until each sequence has ended.
+
+        Raises: whatever ended it; GenerationFailed if a sequence ended with an error.
+        """
+        left = self.num_choices
+        while left:
+            item = await self._news.get()
+            if isinstance(item, KvdistError):
+                raise item
+            if item.output.status is SequenceStatus.FINISHED_ERROR:
+                raise GenerationFailed(item.output.reason or "it failed")
+            left -= item.output.status.finished
+            yield item
