@@ -47,6 +47,8 @@ G, S = grants.State, serves.State
 
 #: Verdicts that are kept at a time; the oldest go first.
 MAX_VERDICTS = 1 << 16
+#: Parts of one pull that are open here at a time: more ranks than any reader has.
+MAX_PARTS = 1 << 10
 
 
 @dataclass(eq=False, slots=True)
@@ -175,6 +177,8 @@ class Server:
         others = [serve for serve in grant.serves.values() if _holder_of(serve.key) != holder]
         if grant.holder != holder and not rules.may_take_over(bool(others)):
             return Why.TAKEN
+        if len(grant.serves) >= MAX_PARTS:
+            return Why.REFUSED
         first, last = self._geometry.heads_of(self._rank)
         has_heads = first <= message.heads[0] < message.heads[1] <= last
         if message.part.owner != self._rank or not has_heads or not self._covers(grant, message):

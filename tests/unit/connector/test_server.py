@@ -24,6 +24,7 @@ from kvdist.connector.messages import (
     TokenSpans,
     Why,
 )
+from kvdist.connector.server import MAX_PARTS
 from kvdist.ids import BlockId, Incarnation
 from tests.halves import ALL, FULL, NOBODYS, RUN, STATE, WINDOW, Serving, a_part, tables
 
@@ -153,6 +154,15 @@ def test_one_reader_at_a_time() -> None:
         serving.server.sent(key)
         serving.server.on_close("d", RUN, Close(key[2]))
     assert len(serving.open(other, reader="e", link="other")) == 2
+
+
+def test_a_reader_of_ever_more_ranks() -> None:
+    """What one pull can make us send and keep is bounded."""
+    serving = Serving()
+    for rank in range(3000):
+        serving.open(a_part(1, reader=rank))
+    assert serving.server.num_open == MAX_PARTS
+    assert denial(serving.open(a_part(1, reader=4000))) is Why.REFUSED
 
 
 def test_another_run_of_the_reader_is_another_reader() -> None:
