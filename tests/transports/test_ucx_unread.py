@@ -26,7 +26,12 @@ pytestmark = pytest.mark.skipif(
 
 HERE = "ucx://127.0.0.1:0"
 MIB = 1 << 20
-SMALL_WINDOW: dict[str, Any] = {"eager_bytes": 1000, "window_bytes": 256 << 10}
+#: And patience: pings wait behind a flood, and a busy machine takes its time for that.
+SMALL_WINDOW: dict[str, Any] = {
+    "eager_bytes": 1000,
+    "window_bytes": 256 << 10,
+    "lost_after_s": 60.0,
+}
 HEAD, BODY, COMMIT = 0, 1, 2
 
 
