@@ -175,7 +175,7 @@ async def check_leaving_the_context_during_a_handshake(setup: Setup) -> None:
 
 async def check_strangers_do_not_disturb(setup: Setup) -> None:
     """Who says nothing, or nonsense, is cut off; meanwhile others come and go."""
-    async with setup.transports(handshake_s=0.3) as (left, _, listening):
+    async with setup.transports(handshake_s=1.0) as (left, _, listening):
         assert isinstance(left, WireTransport)
         silent = await left.dial(parse(listening.address))
         rude = await left.dial(parse(listening.address))
