@@ -128,6 +128,29 @@ def test_a_stream_is_read_as_it_settles_one_read_at_a_time() -> None:
     assert [type(message) for message in fetching.said()] == [Confirm]
 
 
+def test_a_reader_that_has_caught_up_goes_on_when_more_settles() -> None:
+    fetching = Fetching()
+    opened(fetching, THERE, 6)
+    fetching.fetcher.landed(fetching.part, ((0, 6),))
+    fetching.news()
+    fetching.fetcher.on_settled("p", RUN, Settled(fetching.part, 9))
+    (read,) = fetching.news()
+    assert isinstance(read, ReadBytes)
+    assert read.spans == ((6, 9),)
+
+
+def test_progress_restarts_the_clock() -> None:
+    """T16: what is slow isn't stalled."""
+    fetching = landing(stall_s=10.0)
+    for token in range(15):
+        fetching.later(9.0)
+        assert place(fetching, (token, token + 1)) is not None
+        fetching.fetcher.landed(fetching.part, ((token, token + 1),))
+    assert fetching.news() == []
+    fetching.later(10.0)
+    assert failures(fetching) == ["no progress"]
+
+
 def test_progress_is_reported_if_there_is_any() -> None:
     fetching = Fetching(progress_s=2.0, stall_s=60.0)
     opened(fetching, THERE, 4)
