@@ -14,9 +14,10 @@ from typing import Final
 import numpy as np
 import torch
 
-from kvdist.ids import GroupId
+from kvdist.ids import BlockId, GroupId
 from kvdist.worker.attention import AttentionCall, GroupCall, LayerMemory, SingleTokens, Tile
 from kvdist.worker.rows import Row
+from kvdist.worker.tables import BlockTables
 
 #: A chunk reads in tiles of so many tokens: that bounds the mask, and what is masked in vain.
 TILE: Final = 256
@@ -93,6 +94,11 @@ class Packing:
             device=device,
         )
 
+    @property
+    def all_single(self) -> bool:
+        """True if it has one token of each sequence."""
+        return len(self.pieces) == len(self.tokens)
+
     def tiles(self) -> Iterator[tuple[int, int, int, int]]:
         """Row, first and last + 1 position, place in the call, of at most `TILE` tokens each."""
         for begin, piece in zip(self.begins, self.pieces, strict=True):
@@ -157,6 +163,16 @@ class CallBuilder:
                 for group_id, geometry in self._groups.items()
             },
         )
+
+    def begun_blocks(self, pieces: Sequence[Piece], tables: BlockTables) -> list[BlockId]:
+        """Blocks of attention groups whose first token is among these pieces."""
+        begun: list[BlockId] = []
+        for group_id, geometry in self._groups.items():
+            size, blocks = geometry.block_size, tables.groups[group_id].blocks
+            for piece in pieces:
+                first, last = -(-piece.start // size), (piece.end - 1) // size
+                begun += blocks[piece.row.number, first : last + 1].tolist()
+        return begun
 
     def _singles(
         self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor, places: list[int]

@@ -27,6 +27,17 @@ ATTENTION: Final = frozenset(
     )
 )
 
+#: Decoders some or all of whose layers keep a state, with the keyword that takes their cache.
+STATES: Final[Mapping[str, str]] = {
+    "Mamba2ForCausalLM": "cache_params",
+    "FalconH1ForCausalLM": "past_key_values",
+    "Qwen3NextForCausalLM": "past_key_values",
+    "GraniteMoeHybridForCausalLM": "past_key_values",
+    "Lfm2ForCausalLM": "past_key_values",
+}
+#: Kinds of layers that don't attend: what they keep is seen when they run.
+_NOT_ATTENDING: Final = frozenset(("linear_attention", "conv", "mamba"))
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
@@ -48,26 +59,31 @@ def architecture(config: Any) -> str:
     """The model's class. Raises: ConfigError if it doesn't run here, saying what does."""
     names = getattr(config, "architectures", None) or ["(none named in config.json)"]
     name: str = names[0]
-    if name not in ATTENTION:
-        raise ConfigError(
-            f"architecture {name} is not supported; these are: {', '.join(sorted(ATTENTION))}"
-        )
+    if name not in ATTENTION and name not in STATES:
+        known = ", ".join(sorted((*ATTENTION, *STATES)))
+        raise ConfigError(f"architecture {name} is not supported; these are: {known}")
     return name
 
 
 def attention_layers(config: Any) -> tuple[AttentionLayer, ...]:
     """The layers that attend, in order. Raises: ConfigError for a kind that doesn't run here."""
-    num_heads = config.num_attention_heads
-    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:  # then all layers are alike
         kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
-    windows: Mapping[str, int | None] = {"full_attention": None, "sliding_attention": window}
+    windows = {"full_attention": None, "hybrid": None, "sliding_attention": window}
     layers = []
     for index, kind in enumerate(kinds):
+        if kind in _NOT_ATTENDING:
+            continue
         if kind not in windows:
             raise ConfigError(f"layer {index} is of kind {kind}, which is not supported")
-        layers.append(AttentionLayer(index, num_kv_heads, head_dim, windows[kind]))
+        layers.append(AttentionLayer(index, *_heads(config), windows[kind]))
     return tuple(layers)
+
+
+def _heads(config: Any) -> tuple[int, int]:
+    """How many heads keys and values have, and how large they are."""
+    num_heads = config.num_attention_heads
+    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    return num_kv_heads, getattr(config, "head_dim", None) or config.hidden_size // num_heads

@@ -13,11 +13,13 @@ from typing import Any, Final
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from kvdist.cache import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
+from kvdist.cache import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout, plan_groups
+from kvdist.cache.numbers import MAX_TOKENS
 from kvdist.errors import ConfigError
 from kvdist.worker import attention
-from kvdist.worker.families import AttentionLayer, architecture, attention_layers
+from kvdist.worker.families import STATES, AttentionLayer, architecture, attention_layers
+from kvdist.worker.states import StateLayer, state_layers
 
 DTYPES: Final = {
     "float32": torch.float32,
@@ -31,26 +33,33 @@ class Model:
     """Weights that are ready to run, and its layers with a cache."""
 
     network: PreTrainedModel
-    layers: tuple[AttentionLayer, ...]
+    attention_layers: tuple[AttentionLayer, ...]
+    state_layers: tuple[StateLayer, ...] = ()
+    #: The keyword of its call that takes states; empty if it has none.
+    cache_keyword: str = ""
 
     @classmethod
     def of(cls, network: PreTrainedModel) -> "Model":
         """`network` itself, its attention replaced. Raises: ConfigError if it can't run here."""
-        architecture(network.config)
-        network.set_attn_implementation(attention.NAME)
+        keyword = STATES.get(architecture(network.config), "")
         network.train(mode=False)
         network.requires_grad_(requires_grad=False)
-        return cls(network, attention_layers(network.config))
+        network.set_attn_implementation("eager")
+        states = state_layers(network, keyword) if keyword else ()
+        network.set_attn_implementation(attention.NAME)
+        return cls(network, attention_layers(network.config), states, keyword)
 
     @property
     def dtype(self) -> torch.dtype:
         """Of weights and K/V."""
-        return self.network.dtype
+        dtype: torch.dtype = self.network.dtype
+        return dtype
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.network.device
+        device: torch.device = self.network.device
+        return device
 
     @property
     def vocab_size(self) -> int:
@@ -60,11 +69,25 @@ class Model:
     @property
     def max_model_len(self) -> int:
         """The longest sequence that the model was made for."""
-        return int(self.network.config.max_position_embeddings)
+        return int(getattr(self.network.config, "max_position_embeddings", 0)) or MAX_TOKENS
 
     def layout(self, block_size: int) -> KVCacheLayout:
-        """How its layers share memory, with `block_size` tokens a block where that goes."""
-        return plan_groups({layer.name: self._spec(layer, block_size) for layer in self.layers})
+        """How its layers share memory, with at least `block_size` tokens a block.
+
+        Beside states blocks are longer, so that a page of K/V is as large as a state.
+        """
+        attending = {layer.name: self._spec(layer, block_size) for layer in self.attention_layers}
+        states = {layer.name: layer.num_bytes for layer in self.state_layers}
+        if attending and states:
+            page = max(spec.page_size_bytes for spec in attending.values())
+            block_size *= -(-max(states.values()) // page)
+        return plan_groups(
+            attending
+            | {
+                name: MambaSpec(block_size=block_size, page_size_bytes=size)
+                for name, size in states.items()
+            }
+        )
 
     def _spec(self, layer: AttentionLayer, block_size: int) -> KVCacheSpec:
         page = block_size * layer.num_kv_heads * 2 * layer.head_dim * self.dtype.itemsize

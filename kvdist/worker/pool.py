@@ -63,7 +63,10 @@ class KVPool:
     def states(
         self, layer: str, dtype: torch.dtype, shape: Sequence[int], offset: int = 0
     ) -> torch.Tensor:
-        """A view `[block, *shape]` of what begins `offset` bytes into the layer's pages."""
+        """A view `[block, *shape]` of what begins `offset` bytes into the layer's pages.
+
+        Page and offset are multiples of the dtype's size.
+        """
         flat = self.elements(layer, dtype)
         strides = [1]
         for size in reversed(shape[1:]):

@@ -8,6 +8,7 @@ Source: vLLM's `GPUModelRunner.execute_model` (vllm/v1/worker/gpu_model_runner.p
 from collections.abc import Sequence
 
 import torch
+from transformers.cache_utils import Cache
 
 from kvdist.cache import SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout
@@ -20,6 +21,7 @@ from kvdist.worker.model import Model
 from kvdist.worker.pool import KVPool
 from kvdist.worker.rows import Rows
 from kvdist.worker.sampling import sample
+from kvdist.worker.states import States
 
 
 class ModelRunner:
@@ -29,7 +31,11 @@ class ModelRunner:
         self.model = model
         self.pool = KVPool(layout, num_blocks, model.device)
         self.rows = Rows(len(layout.kv_cache_groups), model.vocab_size)
-        self._calls = _call_builder(model, self.pool)
+        self._builder = _call_builder(model, self.pool)
+        self._states: States | None = None
+        if model.state_layers:
+            num_layers = model.network.config.num_hidden_layers
+            self._states = States(model.state_layers, num_layers, self.pool)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -61,24 +67,41 @@ class ModelRunner:
 
     def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of each piece that samples, in their order."""
-        packing = Packing(pieces, self.model.device)
-        call = self._calls.build(packing, self.rows.tables.commit(self.model.device))
+        tables = self.rows.tables.commit(self.model.device)
+        states = self._states
+        if states is None:
+            return self._call(Packing(pieces, self.model.device), tables)
+        self.pool.clear(self._builder.begun_blocks(pieces, self.rows.tables))
+        logits = []
+        for some in states.calls(pieces, self.rows.tables):
+            cache = states.load(some, self.rows.tables)
+            logits.append(self._call(Packing(some, self.model.device), tables, cache))
+            states.store(cache, some, self.rows.tables)
+        return torch.cat(logits)
+
+    def _call(
+        self, packing: Packing, tables: Sequence[torch.Tensor], cache: Cache | None = None
+    ) -> torch.Tensor:
+        """Tokens are one long row for a model without states, and a column for those that go on."""
+        shape = (-1, 1) if cache is not None and packing.all_single else (1, -1)
+        states = {} if cache is None else {self.model.cache_keyword: cache}
         output = self.model.network(
-            input_ids=packing.tokens[None],
-            position_ids=packing.positions[None],
-            use_cache=False,
-            logits_to_keep=packing.samples,
-            kvdist_call=call,
+            input_ids=packing.tokens.view(shape),
+            position_ids=packing.positions.view(shape),
+            use_cache=cache is not None,
+            logits_to_keep=packing.samples if shape == (1, -1) else 1,
+            kvdist_call=self._builder.build(packing, tables),
+            **states,
         )
-        logits: torch.Tensor = output.logits[0]
-        return logits
+        logits: torch.Tensor = output.logits
+        return logits[0] if shape == (1, -1) else logits[packing.samples, 0]
 
 
 def _call_builder(model: Model, pool: KVPool) -> CallBuilder:
     layout = pool.layout
     memories: dict[int, LayerMemory] = {}
     groups: dict[GroupId, GroupGeometry] = {}
-    for layer in model.layers:
+    for layer in model.attention_layers:
         group_id = pool.pages[layer.name].group_id
         spec = layout.kv_cache_groups[group_id].kv_cache_spec
         width = 2 * layer.head_dim

@@ -28,6 +28,14 @@ _COMMON: Final[Mapping[str, Any]] = {
 _WINDOW: Final = {"sliding_window": 24}
 _EXPERTS: Final = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
+_MAMBA: Final = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 16,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+}
+
 
 @dataclass(frozen=True)
 class Family:
@@ -55,7 +63,44 @@ FAMILIES: Final[Mapping[str, Family]] = {
         "eager",
     ),
     "olmo3": Family("Olmo3Config", "Olmo3ForCausalLM", _WINDOW),
+    "mamba2": Family(
+        "Mamba2Config",
+        "Mamba2ForCausalLM",
+        {"num_heads": 8, "state_size": 16, "n_groups": 1, "expand": 2, "chunk_size": 16},
+        "eager",
+    ),
+    "falcon-h1": Family("FalconH1Config", "FalconH1ForCausalLM", {"mamba_d_ssm": 128, **_MAMBA}),
+    "qwen3-next": Family(
+        "Qwen3NextConfig",
+        "Qwen3NextForCausalLM",
+        {
+            **_EXPERTS,
+            "shared_expert_intermediate_size": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
+    ),
+    "granite-hybrid": Family(
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_MAMBA,
+            "layer_types": ["mamba", "attention", "mamba", "attention"],
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "shared_intermediate_size": 64,
+        },
+    ),
+    "lfm2": Family(
+        "Lfm2Config",
+        "Lfm2ForCausalLM",
+        {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    ),
 }
+#: Those with states.
+WITH_STATES: Final = ("mamba2", "falcon-h1", "qwen3-next", "granite-hybrid", "lfm2")
 
 
 @cache
