@@ -169,7 +169,7 @@ class _Stream:
         except KvdistError as error:
             _log.warning("stream failed", reason=str(error))
             await _event(response, answers.error(status_of(error), str(error)))
-            response.force_close()
+            await response.write_eof()
             return response
         if self._tells_usage:
             await _event(response, self._shape.last_chunk(_usage(self._job, self._choices)))

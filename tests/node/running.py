@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from openai import AsyncOpenAI
 
-from kvdist.cache import FullAttentionSpec, KVCacheConfig
+from kvdist.cache import KVCacheConfig
 from kvdist.node.build import NodeSettings, build_api, build_engine
 from kvdist.node.engine import Engine
 from kvdist.node.in_process import InProcessWorker
@@ -19,15 +19,9 @@ from kvdist.node.roles import Runner, Worker
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.plan import StepPlan, StepResult
-from kvdist.sim.stub_runner import StubRunner
+from tests.node.small import CONFIG, stub
 
-CONFIG = KVCacheConfig.single(FullAttentionSpec(block_size=4), num_blocks=401, max_model_len=256)
 TOKENIZER = Tokenizer.of_bytes()
-PRINTABLE = 95
-
-
-def stub(config: KVCacheConfig = CONFIG) -> StubRunner:
-    return StubRunner(config, PRINTABLE)
 
 
 def perfect(prompt: str | list[int], num_tokens: int) -> str:

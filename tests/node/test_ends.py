@@ -9,7 +9,8 @@ from aiohttp import ClientError
 
 from kvdist.sched.plan import StepPlan, StepResult
 from kvdist.sim.stub_runner import StubRunner
-from tests.node.running import Gate, Running, perfect, running, stub, until
+from tests.node.running import Gate, Running, perfect, running, until
+from tests.node.small import stub
 
 
 def test_a_client_that_leaves_a_stream_aborts_it() -> None:
