@@ -1,6 +1,6 @@
 """Which runner a model's name stands for; used in the worker's process, or in the node's own.
 
-Owns:   the name of the stub.
+Owns:   the name of the stub, and its size.
 Knows nothing of: sockets, HTTP.
 """
 
@@ -23,19 +23,29 @@ _STUB_VOCABULARY: Final = 95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
+class RunnerSettings:
     """What a worker can be told; None: what the model or the machine suggests."""
 
     model: str
+    dtype: str = "auto"
+    device: str = "auto"
     max_model_len: int | None = None
     block_size: int | None = None
     num_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
 
 
-def build_runner(settings: WorkerSettings, progress: Progress) -> tuple[Runner, Capacity]:
+def build_runner(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capacity]:
     """The runner, loaded. Raises: ConfigError."""
-    if settings.model != STUB:
-        raise ConfigError(f"there is no worker for {settings.model!r} yet: only for {STUB!r}")
+    return _stub(settings) if settings.model == STUB else _model(settings, progress)
+
+
+def tokenizer_of(capacity: Capacity) -> Tokenizer:
+    """That of the model which the worker has loaded. Raises: ConfigError."""
+    return Tokenizer.from_folder(Path(capacity.folder)) if capacity.folder else Tokenizer.of_bytes()
+
+
+def _stub(settings: RunnerSettings) -> tuple[Runner, Capacity]:
     config = KVCacheConfig.single(
         FullAttentionSpec(block_size=settings.block_size or 16),
         num_blocks=settings.num_blocks or 513,
@@ -44,6 +54,17 @@ def build_runner(settings: WorkerSettings, progress: Progress) -> tuple[Runner, 
     return StubRunner(config, _STUB_VOCABULARY), Capacity.of(config)
 
 
-def tokenizer_of(model: str) -> Tokenizer:
-    """Its tokenizer. Raises: ConfigError."""
-    return Tokenizer.of_bytes() if model == STUB else Tokenizer.from_folder(Path(model))
+def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capacity]:
+    progress("starting PyTorch", 0.0)
+    try:
+        from kvdist.worker import build  # takes seconds, and is an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"no model can run here: {error}. Install kvdist with its extra 'serve'"
+        ) from error
+    progress(f"loading {settings.model}", 0.3)
+    told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
+    built = build.build(build.WorkerSettings(**told))
+    progress("ready", 1.0)
+    capacity = Capacity(built.num_blocks, built.groups, built.max_model_len, str(built.folder))
+    return built.runner, capacity

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Literal, TextIO
 
+import structlog
 import typer
 
-from kvdist.cli.runners import STUB, WorkerSettings, build_runner, tokenizer_of
+from kvdist.cli.runners import STUB, RunnerSettings, build_runner, tokenizer_of
 from kvdist.cli.worker import command
 from kvdist.node import logs
 from kvdist.node.build import NodeSettings, build_engine
@@ -21,6 +22,8 @@ from kvdist.node.roles import Worker
 from kvdist.node.server import serve as serve_node
 from kvdist.node.worker_process import WorkerProcess
 from kvdist.node.worker_wire import Capacity
+
+_log = structlog.get_logger(__name__)
 
 
 def serve(
@@ -37,6 +40,16 @@ def serve(
     num_gpu_blocks_override: Annotated[
         int | None, typer.Option(min=2, help="Blocks of the pool.")
     ] = None,
+    kv_cache_memory_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Memory for K/V, unless blocks are given.")
+    ] = None,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(help="Of weights and K/V; auto: as the model says."),
+    ] = "auto",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one.")
+    ] = "auto",
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences that run at a time.")] = 128,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one step.")] = 2048,
     enable_prefix_caching: Annotated[
@@ -104,11 +117,14 @@ def serve(
         api_key=api_key,
         drain_s=shutdown_timeout,
     )
-    worker_settings = WorkerSettings(
+    worker_settings = RunnerSettings(
         model=model,
+        dtype=dtype,
+        device=device,
         max_model_len=max_model_len,
         block_size=block_size,
         num_blocks=num_gpu_blocks_override,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
     )
     in_process = distributed_executor_backend == "uni"
     with trace_file.open("a", buffering=1) if trace_file else nullcontext() as trace:
@@ -117,19 +133,19 @@ def serve(
 
 async def _serve(
     settings: NodeSettings,
-    worker_settings: WorkerSettings,
+    worker_settings: RunnerSettings,
     trace: TextIO | None,
     *,
     in_process: bool,
 ) -> None:
-    tokenizer = tokenizer_of(worker_settings.model)
     async with _worker(worker_settings, in_process=in_process) as (worker, capacity):
-        await serve_node(settings, build_engine(settings, capacity, worker, trace), tokenizer)
+        engine = build_engine(settings, capacity, worker, trace)
+        await serve_node(settings, engine, tokenizer_of(capacity))
 
 
 @asynccontextmanager
 async def _worker(
-    settings: WorkerSettings, *, in_process: bool
+    settings: RunnerSettings, *, in_process: bool
 ) -> AsyncIterator[tuple[Worker, Capacity]]:
     worker: InProcessWorker | WorkerProcess
     if in_process:
@@ -145,5 +161,5 @@ async def _worker(
         await worker.close()
 
 
-def _progress(what: str, done: int, total: int) -> None:
-    pass
+def _progress(what: str, share: float) -> None:
+    _log.info("loading", what=what, share=share)

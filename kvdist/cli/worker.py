@@ -13,26 +13,35 @@ from typing import Annotated
 
 import typer
 
-from kvdist.cli.runners import WorkerSettings, build_runner
+from kvdist.cli.runners import RunnerSettings, build_runner
 from kvdist.node.worker_host import serve
 
 
 def worker(
     model: str,
     descriptor: Annotated[int, typer.Argument(help="The socket to the node.")],
+    dtype: Annotated[str, typer.Option()] = "auto",
+    device: Annotated[str, typer.Option()] = "auto",
     max_model_len: Annotated[int | None, typer.Option()] = None,
     block_size: Annotated[int | None, typer.Option()] = None,
     num_blocks: Annotated[int | None, typer.Option()] = None,
+    kv_cache_memory_bytes: Annotated[int | None, typer.Option()] = None,
 ) -> None:
     """Run plans that come over an inherited socket, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node says when
-    settings = WorkerSettings(
-        model=model, max_model_len=max_model_len, block_size=block_size, num_blocks=num_blocks
+    settings = RunnerSettings(
+        model=model,
+        dtype=dtype,
+        device=device,
+        max_model_len=max_model_len,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        kv_cache_memory_bytes=kv_cache_memory_bytes,
     )
     serve(socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress))
 
 
-def command(settings: WorkerSettings) -> Listing[str]:
+def command(settings: RunnerSettings) -> Listing[str]:
     """What starts such a process; the descriptor comes last."""
     told = [sys.executable, "-m", "kvdist", "worker", settings.model]
     for one in fields(settings):

@@ -27,8 +27,8 @@ from kvdist.node.worker_wire import (
 )
 from kvdist.sched.plan import StepPlan
 
-#: Told (what, done, total) while a model is loaded.
-Progress: TypeAlias = Callable[[str, int, int], None]
+#: Told what is being done while a model is loaded, and which share of all is done, 0 .. 1.
+Progress: TypeAlias = Callable[[str, float], None]
 #: Makes a runner, and says what it has room for.
 Build: TypeAlias = Callable[[Progress], tuple[Runner, Capacity]]
 
@@ -39,8 +39,8 @@ def serve(link: socket.socket, build: Build) -> None:
     Raises: whatever `build` does, after the node has heard it.
     """
 
-    def progress(what: str, done: int, total: int) -> None:
-        link.sendall(frame(Loading(what, done, total)))
+    def progress(what: str, share: float) -> None:
+        link.sendall(frame(Loading(what, share)))
 
     with link:
         try:

@@ -67,12 +67,12 @@ class WorkerProcess:
         """Its process id."""
         return self._process.pid
 
-    async def ready(self, progress: Callable[[str, int, int], None]) -> Capacity:
+    async def ready(self, progress: Callable[[str, float], None]) -> Capacity:
         """It has loaded its model. Raises: WorkerLost, with the worker's own words."""
         while True:
             match await self._read():
-                case Loading(what, done, total):
-                    progress(what, done, total)
+                case Loading(what, share):
+                    progress(what, share)
                 case Ready() as ready:
                     return Capacity.read(ready)
                 case Broken(reason):

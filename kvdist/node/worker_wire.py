@@ -53,19 +53,20 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The worker's first word: what it has room for."""
+    """The worker has loaded its model: what it has room for."""
 
     num_blocks: int
     groups: tuple[Group, ...]
     max_model_len: int
+    folder: str
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
     """How far it has come until then."""
 
     what: str
-    done: int
-    total: int
+    #: 0 .. 1
+    share: float
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
@@ -131,6 +132,8 @@ class Capacity:
     num_blocks: int
     groups: tuple[KVCacheGroupSpec, ...]
     max_model_len: int
+    #: Of the model, where its tokenizer is too; empty without a model.
+    folder: str = ""
 
     @classmethod
     def of(cls, config: KVCacheConfig) -> "Capacity":
@@ -139,12 +142,14 @@ class Capacity:
 
     def ready(self) -> Ready:
         """As a worker says it."""
-        return Ready(self.num_blocks, tuple(map(_told, self.groups)), self.max_model_len)
+        groups = tuple(map(_told, self.groups))
+        return Ready(self.num_blocks, groups, self.max_model_len, self.folder)
 
     @classmethod
     def read(cls, ready: Ready) -> "Capacity":
         """As a node understands it. Raises: FormatError, ConfigError."""
-        return cls(ready.num_blocks, tuple(map(_understood, ready.groups)), ready.max_model_len)
+        groups = tuple(map(_understood, ready.groups))
+        return cls(ready.num_blocks, groups, ready.max_model_len, ready.folder)
 
 
 def _told(group: KVCacheGroupSpec) -> Group:

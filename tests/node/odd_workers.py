@@ -35,8 +35,8 @@ def build(kind: str, progress: Progress) -> tuple[Runner, Capacity]:
     capacity = Capacity.of(CONFIG)
     match kind:
         case "good":
-            progress("weights", 1, 2)
-            progress("weights", 2, 2)
+            progress("weights", 0.5)
+            progress("weights", 1.0)
             return stub(), capacity
         case "slow":
             return _Slow(stub()), capacity
@@ -61,9 +61,10 @@ def main(kind: str, descriptor: int) -> None:
         case "hasty":
             link.sendall(frame(Done(StepResult(1))))
         case "unknown-group":
-            link.sendall(frame(Ready(9, (Group("Nonsense", {}, ()),), 64)))
+            link.sendall(frame(Ready(9, (Group("Nonsense", {}, ()),), 64, "")))
         case "bad-group":
-            link.sendall(frame(Ready(9, (Group("FullAttentionSpec", {"block_size": -1}, ()),), 64)))
+            group = Group("FullAttentionSpec", {"block_size": -1}, ())
+            link.sendall(frame(Ready(9, (group,), 64, "")))
         case "extra-answer":
             link.sendall(frame(ready) + frame(Done(StepResult(1))))
         case _:

@@ -80,14 +80,17 @@ async def running(
     config: KVCacheConfig = CONFIG,
     runner: Runner | None = None,
     worker: Worker | None = None,
+    engine: Engine | None = None,
+    tokenizer: Tokenizer = TOKENIZER,
     trace: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """A node that listens, until the block ends; then it drains."""
     told = NodeSettings(names=("tiny",), **settings)
-    worker = worker or InProcessWorker(runner or stub(config))
-    engine = build_engine(told, Capacity.of(config), worker, trace)
-    server = TestServer(build_api(told, engine, TOKENIZER).app)
+    if engine is None:
+        worker = worker or InProcessWorker(runner or stub(config))
+        engine = build_engine(told, Capacity.of(config), worker, trace)
+    server = TestServer(build_api(told, engine, tokenizer).app)
     await server.start_server()
     try:
         async with (
@@ -107,7 +110,8 @@ async def running(
             finally:
                 task.cancel()
     finally:
-        await worker.close()
+        if worker is not None:
+            await worker.close()
         await server.close()
 
 

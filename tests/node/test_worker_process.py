@@ -34,7 +34,7 @@ async def worker(kind: str) -> AsyncIterator[WorkerProcess]:
         await process.close()
 
 
-def no_progress(what: str, done: int, total: int) -> None:
+def no_progress(what: str, share: float) -> None:
     pass
 
 
@@ -48,11 +48,11 @@ def a_plan() -> StepPlan:
 
 def test_it_answers_as_one_in_process_does() -> None:
     async def main() -> None:
-        told: list[tuple[str, int, int]] = []
+        told: list[tuple[str, float]] = []
         async with worker("good") as process:
             capacity = await process.ready(lambda *how_far: told.append(how_far))
             assert capacity == Capacity.of(CONFIG)
-            assert told == [("weights", 1, 2), ("weights", 2, 2)]
+            assert told == [("weights", 0.5), ("weights", 1.0)]
             async with running(worker=process) as node:
                 for prompt in ("one", "another one"):
                     body = {"prompt": prompt, "max_tokens": 9, "n": 2}

@@ -1,0 +1,96 @@
+"""From settings to a runner: loads the model, and finds out how many blocks there is room for.
+
+Owns:   what is assumed where nothing is said: device, block size, memory for K/V.
+Knows nothing of: nodes, sockets.
+Units:  tokens, blocks and bytes, by name.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from kvdist.cache import KVCacheGroupSpec
+from kvdist.errors import ConfigError
+from kvdist.worker.model import Model, load
+from kvdist.worker.runner import ModelRunner
+
+#: Of what is free beside the weights on a GPU; the rest is for what a step computes.
+_SHARE_OF_GPU: Final = 0.8
+_CPU_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker can be told; None: what the model or the machine suggests."""
+
+    #: A folder, or a name on the hub.
+    model: str
+    dtype: str = "auto"
+    #: As PyTorch names it; `auto`: a GPU if there is one.
+    device: str = "auto"
+    max_model_len: int | None = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+    kv_cache_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A runner, and what it has room for."""
+
+    runner: ModelRunner
+    num_blocks: int
+    groups: tuple[KVCacheGroupSpec, ...]
+    max_model_len: int
+    folder: Path
+
+
+def build(settings: WorkerSettings) -> Built:
+    """The model is loaded, memory for its K/V taken. Raises: ConfigError that says what to do."""
+    folder = _folder(settings.model)
+    model = load(folder, settings.dtype, _device(settings.device))
+    layout = model.layout(settings.block_size or 16)
+    longest = settings.max_model_len or model.max_model_len
+    if longest > model.max_model_len:
+        raise ConfigError(
+            f"max_model_len {longest} is more than the {model.max_model_len} tokens that the "
+            "model was made for: choose less"
+        )
+    num_blocks = settings.num_blocks or layout.num_blocks(_kv_bytes(settings, model))
+    runner = ModelRunner(model, layout, num_blocks)
+    return Built(runner, num_blocks, layout.kv_cache_groups, longest, folder)
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _kv_bytes(settings: WorkerSettings, model: Model) -> int:
+    if settings.kv_cache_memory_bytes is not None:
+        return settings.kv_cache_memory_bytes
+    if model.device.type != "cuda":
+        return _CPU_BYTES
+    free, _ = torch.cuda.mem_get_info(model.device)
+    return int(free * _SHARE_OF_GPU)
+
+
+def _folder(name: str) -> Path:
+    """Where the model's files are; a name on the hub is fetched. Raises: ConfigError."""
+    if (folder := Path(name).expanduser()).is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        raise ConfigError(f"{name} is no folder, and no name OWNER/MODEL on the hub either")
+    patterns = ["*.json", "*.jinja", "*.safetensors", "*.model"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ConfigError(
+            f"can't fetch {name} from the hub: {error} "
+            "(is the name right, and can this machine reach the hub? Else give a folder)"
+        ) from error
