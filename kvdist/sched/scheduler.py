@@ -14,13 +14,14 @@ Source: vLLM's scheduler (vllm/v1/core/sched/scheduler.py, 0.32): running ones f
 
 from collections.abc import Mapping, Sequence as Listing
 
+from kvdist import check
 from kvdist.cache import (
     BlockHasher,
     ExtraKeys,
     KVCacheManager,
     Request,
 )
-from kvdist.errors import InvalidRequest, RequestTooLarge
+from kvdist.errors import InvalidRequest, InvariantViolation, RequestTooLarge
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.outcome import read_outcome
@@ -40,6 +41,7 @@ from kvdist.sched.roles import (
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
 from kvdist.sched.steps import Part, StepInFlight, StepsInFlight
+from kvdist.sched.table_checksum import table_checksum
 
 _DEFAULT_PARAMS = SamplingParams()
 _NO_KEYS = ExtraKeys()
@@ -198,6 +200,8 @@ class Scheduler:
             planning = Planning(step, self.manager, self.settings.max_num_batched_tokens)
             self._planner.fill(planning)
             copies = tuple(self.manager.take_block_copies())
+            if check.level == 2:
+                step.table_checksum = self._table_checksum(planning)
             if planning.scheduled or copies:
                 return planning.plan(copies, roster.rows, self.settings.num_lookahead_tokens)
             step.result = StepResult(step.number)
@@ -207,14 +211,26 @@ class Scheduler:
             # Some ended with nothing to compute, and left their place to others.
         return None
 
+    def _table_checksum(self, planning: Planning) -> int:
+        specs = [group.kv_cache_spec for group in self.manager.config.kv_cache_groups]
+        return table_checksum(specs, planning.scheduled, self.manager.get_block_ids)
+
     # -- a step is over ------------------------------------------------------------------------
 
     def settle(self, result: StepResult) -> list[Output]:
-        """Step `result.step` is over, all its writes are done; returns the news."""
+        """Step `result.step` is over, all its writes are done; returns the news.
+
+        Raises: InvariantViolation if the worker used other blocks than it was told (check level 2).
+        """
         step = self.steps.find(result.step)
         if step is None:
             self.stats.num_unknown_messages += 1
         else:
+            said, planned = result.table_checksum, step.table_checksum
+            if said is not None and planned is not None and said != planned:
+                raise InvariantViolation(
+                    f"step {result.step}: the worker's block tables are not the node's (I5)"
+                )
             step.result = result
             self._settle_what_is_over()
         return self.roster.outputs.take()

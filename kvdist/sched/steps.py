@@ -46,6 +46,8 @@ class StepInFlight:
     dropped_rows: tuple[tuple[RequestId, ...], tuple[RequestId, ...]] = ((), ())
     #: It, or one before it, failed: nothing that it wrote counts.
     failed: bool = False
+    #: What the worker should find in its tables; None: nobody has looked.
+    table_checksum: int | None = None
     #: None while it runs.
     result: StepResult | None = None
 

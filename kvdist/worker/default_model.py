@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from kvdist.errors import ConfigError
 
@@ -86,11 +86,12 @@ def _convert(gguf: Path, made: Path, progress: Progress) -> None:
     progress("reading its tokenizer", 0.3)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **place)
     progress("reading its weights", 0.4)
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.bfloat16, **place)
-    # transformers takes it for quantized, though it has plain weights now, and wouldn't save it.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.hf_quantizer, model.is_quantized = None, False
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
+        **place,
+    )
     progress("writing it", 0.9)
     model.save_pretrained(made)
     tokenizer.save_pretrained(made)

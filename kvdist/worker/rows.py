@@ -5,16 +5,19 @@ Knows nothing of: the scheduler; K/V, models.
 Units:  tokens.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from secrets import randbits
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from kvdist.cache import KVCacheSpec
 from kvdist.errors import LocalMisuse
 from kvdist.ids import RequestId
 from kvdist.sched.plan import NewSequence, ScheduledSequence
 from kvdist.sched.sampling import Sampling
+from kvdist.sched.table_checksum import used_entries
 from kvdist.worker.tables import BlockTables
 
 
@@ -96,6 +99,16 @@ class Rows:
                 f"of {row.num_tokens}"
             )
         return row
+
+    def checksum(self, specs: Sequence[KVCacheSpec], scheduled: Iterable[ScheduledSequence]) -> int:
+        """Of the table entries that these parts use (I5), as `sched.table_checksum` has it."""
+        checksum = 0
+        for part in scheduled:
+            number = self._by_id[part.request_id].number
+            for spec, table in zip(specs, self.tables.groups, strict=True):
+                entries = table.blocks[number, : table.lengths[number]][used_entries(spec, part)]
+                checksum = crc32(entries.tobytes(), checksum)
+        return checksum
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -31,6 +31,7 @@ class ModelRunner:
         self.model = model
         self.pool = KVPool(layout, num_blocks, model.device)
         self.rows = Rows(len(layout.kv_cache_groups), model.vocab_size)
+        self._specs = [group.kv_cache_spec for group in layout.kv_cache_groups]
         self._builder = _call_builder(model, self.pool)
         self._states: States | None = None
         if model.state_layers:
@@ -63,7 +64,8 @@ class ModelRunner:
         for (_, piece), answer in zip(sampling, answers, strict=True):
             piece.row.append(answer.token_ids[0])
         names = (request_id for request_id, _ in sampling)
-        return StepResult(plan.step, dict(zip(names, answers, strict=True)))
+        checksum = self.rows.checksum(self._specs, plan.scheduled)
+        return StepResult(plan.step, dict(zip(names, answers, strict=True)), checksum)
 
     def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of each piece that samples, in their order."""

@@ -30,9 +30,9 @@ _COLDEST: Final = 1e-30
 def sample(logits: torch.Tensor, rows: Sequence[Row]) -> list[SampledTokens]:
     """The next token of each row; `logits` is `[N, V]`, and may be changed."""
     asked = [row.sampling for row in rows]
+    logits = logits.float()
     if all(_is_plain(sampling) for sampling in asked):
         return [SampledTokens((token,)) for token in logits.argmax(-1).tolist()]
-    logits = logits.float()
     logprobs = _Logprobs.of(logits, asked)
     _penalize(logits, rows)
     tokens = logits.argmax(-1)
