@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 import kvdist
 from kvdist import check
+from kvdist.cli.doctor import doctor
 from kvdist.cli.replay_trace import replay_trace
 from kvdist.cli.replay_workload import replay_workload
 from kvdist.cli.screen import Screen
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("doctor")(doctor)
 app.command("replay-trace")(replay_trace)
 app.command("replay-workload")(replay_workload)
 app.command("simulate")(simulate)

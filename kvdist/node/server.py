@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import structlog
 from aiohttp import web
 
+from kvdist.errors import ConfigError
 from kvdist.node.build import NodeSettings, build_api
 from kvdist.node.engine import Engine
 from kvdist.node.tokenizer import Tokenizer
@@ -26,14 +27,14 @@ _LAST_WORDS_S = 5.0
 
 
 async def serve(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> None:
-    """Until it has drained or its worker is lost. Raises: WorkerLost; OSError for the address."""
+    """Until it has drained or its worker is lost. Raises: WorkerLost; ConfigError."""
     api = build_api(settings, engine, tokenizer)
     runner = web.AppRunner(
         api.app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.host, settings.port).start()
+        await _listen(runner, settings)
         _log.info("listening", address=str(runner.addresses[0]), model=settings.names[0])
         async with asyncio.timeout(None) as deadline:
             with _signals(engine, deadline, settings.drain_s):
@@ -45,6 +46,14 @@ async def serve(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) ->
     if engine.lost is not None:
         raise engine.lost
     _log.info("drained")
+
+
+async def _listen(runner: web.AppRunner, settings: NodeSettings) -> None:
+    try:
+        await web.TCPSite(runner, settings.host, settings.port).start()
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        raise ConfigError(f"can't listen at {where}: {error.strerror}") from error
 
 
 @contextmanager

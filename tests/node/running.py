@@ -86,7 +86,7 @@ async def running(
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """A node that listens, until the block ends; then it drains."""
-    told = NodeSettings(names=("tiny",), **settings)
+    told = NodeSettings(**{"names": ("tiny",), **settings})
     if engine is None:
         worker = worker or InProcessWorker(runner or stub(config))
         engine = build_engine(told, Capacity.of(config), worker, trace)

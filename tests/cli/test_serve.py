@@ -1,0 +1,296 @@
+"""`kvdist serve`: what each flag does, seen through the API; how the process ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from typer.testing import CliRunner, Result
+
+from kvdist.cli import serve as command, worker as worker_command
+from kvdist.cli.main import app
+from kvdist.cli.runners import RunnerSettings
+from kvdist.node.build import NodeSettings
+from kvdist.node.engine import Engine
+from kvdist.node.tokenizer import Tokenizer
+from tests.node.running import Running, running
+
+Talk = Callable[[Running], Awaitable[None]]
+TEXT = "/v1/completions"
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs the command with a conversation in place of clients that come over the network."""
+
+    def run(talk: Talk, *flags: str) -> Result:
+        async def serve_node(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> None:
+            told = {name: getattr(settings, name) for name in settings.__slots__}
+            async with running(engine=engine, tokenizer=tokenizer, **told) as node:
+                await talk(node)
+
+        monkeypatch.setattr(command, "serve_node", serve_node)
+        flags = ("--distributed-executor-backend", "uni", *flags)
+        result = CliRunner().invoke(app, ["serve", "stub", *flags], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return run
+
+
+async def cached(node: Running, prompt: str) -> int:
+    """Tokens of the prompt that were found when it came the second time."""
+    for _ in range(2):
+        status, answer = await node.post(TEXT, {"prompt": prompt, "max_tokens": 1})
+        assert status == 200, answer
+    found = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert isinstance(found, int)
+    return found
+
+
+def refused(status: int, body: dict[str, Any], word: str = "") -> Talk:
+    async def talk(node: Running) -> None:
+        found, answer = await node.post(TEXT, body)
+        assert found == status, answer
+        assert word in answer["error"]["message"]
+
+    return talk
+
+
+def cached_is(expected: int) -> Talk:
+    async def talk(node: Running) -> None:
+        assert await cached(node, "x" * 60) == expected
+
+    return talk
+
+
+def setting(name: str, expected: object) -> Talk:
+    async def talk(node: Running) -> None:
+        assert getattr(node.engine.scheduler.settings, name) == expected
+        status, _ = await node.post(TEXT, {"prompt": ["x", "y"], "max_tokens": 3})
+        assert status == 200
+
+    return talk
+
+
+@pytest.mark.parametrize(
+    ("flags", "talk"),
+    [
+        ("--block-size 8", cached_is(56)),
+        ("--block-size 32", cached_is(32)),
+        ("--no-enable-prefix-caching", cached_is(0)),
+        ("--prefix-caching-hash-algo xxh3_128", cached_is(48)),
+        ("--max-model-len 32", refused(400, {"prompt": "x" * 40}, "32 tokens")),
+        ("--num-gpu-blocks-override 4", refused(400, {"prompt": "x" * 60}, "fit the pool")),
+        (
+            "--no-enable-chunked-prefill --max-num-batched-tokens 32",
+            refused(400, {"prompt": "x" * 60}, "a step without chunks"),
+        ),
+        ("--max-queued-requests 1", refused(503, {"prompt": "x", "n": 2}, "at most 1")),
+        ("--max-num-seqs 1", setting("max_num_seqs", 1)),
+        ("--no-async-scheduling", setting("max_steps_in_flight", 1)),
+        ("--scheduling-policy priority", setting("policy", "priority")),
+    ],
+)
+def test_a_flag_does_something(serve: Callable[..., Result], flags: str, talk: Talk) -> None:
+    serve(talk, *flags.split())
+
+
+def test_names(serve: Callable[..., Result]) -> None:
+    async def talk(node: Running) -> None:
+        assert [model.id async for model in node.openai.models.list()] == ["one", "two"]
+        status, answer = await node.post(TEXT, {"model": "two", "prompt": "x", "max_tokens": 1})
+        assert (status, answer["model"]) == (200, "two")
+        assert (await node.post(TEXT, {"model": "stub", "prompt": "x"}))[0] == 404
+
+    serve(talk, "--served-model-name", "one", "--served-model-name", "two")
+
+
+def test_watermark(serve: Callable[..., Result]) -> None:
+    async def talk(node: Running) -> None:
+        assert node.engine.scheduler.manager.config.watermark_blocks == 50
+
+    serve(talk, "--watermark", "0.5", "--num-gpu-blocks-override", "100")
+
+
+def test_a_body_that_is_too_large(serve: Callable[..., Result]) -> None:
+    serve(refused(413, {"prompt": "x" * 200}), "--max-body-bytes", "100")
+
+
+def test_a_key(serve: Callable[..., Result]) -> None:
+    serve(refused(401, {"prompt": "x"}), "--api-key", "secret")
+
+
+def test_trace_lines_of_two_requests_that_share_a_prefix(
+    serve: Callable[..., Result], tmp_path: Path
+) -> None:
+    async def talk(node: Running) -> None:
+        for _ in range(2):
+            await node.post(TEXT, {"prompt": "x" * 20, "max_tokens": 2})
+
+    path = tmp_path / "trace"
+    flags = ["--trace-file", str(path), "--block-size", "4", "--max-num-batched-tokens", "16"]
+    serve(talk, *flags, "--no-async-scheduling")
+    lines = [re.sub(r"req=\w+-", "req=", line) for line in path.read_text().splitlines()]
+    assert lines == [
+        "step=1 req=1 hit_tokens=0 scheduled=16 owned=[[1, 2, 3, 4]] new=[[1, 2, 3, 4]] "
+        "free=508 ref(hit)=[]",
+        "step=2 req=1 hit_tokens=0 scheduled=4 owned=[[1, 2, 3, 4, 5]] new=[[5]] "
+        "free=507 ref(hit)=[]",
+        "step=3 req=1 hit_tokens=0 scheduled=1 owned=[[1, 2, 3, 4, 5, 6]] new=[[6]] "
+        "free=506 ref(hit)=[]",
+        "step=4 req=2 hit_tokens=16 scheduled=4 owned=[[1, 2, 3, 4, 6]] new=[[6]] "
+        "free=507 ref(hit)=[1,1,1,1]",
+        "step=5 req=2 hit_tokens=16 scheduled=1 owned=[[1, 2, 3, 4, 6, 7]] new=[[7]] "
+        "free=506 ref(hit)=[1,1,1,1]",
+    ]
+
+
+def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RunnerSettings(
+        model="somewhere",
+        dtype="float32",
+        device="cuda:3",
+        max_model_len=77,
+        block_size=8,
+        num_blocks=99,
+        kv_cache_memory_bytes=1 << 20,
+    )
+    told: list[RunnerSettings] = []
+    monkeypatch.setattr(worker_command, "build_runner", lambda found, _: told.append(found))
+    monkeypatch.setattr(worker_command, "serve", lambda link, build: (link.close(), build(None)))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with socket.socket() as mine:
+        arguments = [*worker_command.command(settings)[3:], str(os.dup(mine.fileno()))]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert told == [settings]
+
+
+# -- as a process ------------------------------------------------------------------------------
+
+
+@contextmanager
+def process(*flags: str) -> Iterator[subprocess.Popen[str]]:
+    arguments = [sys.executable, "-m", "kvdist", "serve", "stub", "--port", "0", *flags]
+    found = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        yield found
+    finally:
+        found.kill()
+        found.communicate()
+
+
+def events(found: subprocess.Popen[str], until: str) -> list[dict[str, Any]]:
+    """Log lines up to the event of that name."""
+    assert found.stderr is not None
+    lines: list[dict[str, Any]] = []
+    for line in found.stderr:
+        lines.append(json.loads(line))
+        if lines[-1]["event"] == until:
+            break
+    return lines
+
+
+def ask(port: int, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request was sent."""
+    link = socket.create_connection(("127.0.0.1", port), timeout=20)
+    data = json.dumps(body).encode()
+    link.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    return link
+
+
+def port_of(found: subprocess.Popen[str]) -> int:
+    return int(events(found, "listening")[-1]["address"].rsplit(", ", 1)[1].rstrip(")"))
+
+
+def rest(link: socket.socket) -> bytes:
+    with link, link.makefile("rb") as file:
+        return file.read()
+
+
+def test_sigterm_answers_what_is_open_and_then_ends() -> None:
+    with process() as found:
+        link = ask(port_of(found), {"prompt": "x", "max_tokens": 400, "stream": True})
+        link.recv(10)
+        found.send_signal(signal.SIGTERM)
+        answer = rest(link)
+        assert answer.rstrip().endswith(b"data: [DONE]")
+        assert events(found, "drained")[-1]["event"] == "drained"
+        assert found.wait(20) == 0
+
+
+def test_a_drain_that_takes_too_long_is_cut_off() -> None:
+    with process("--shutdown-timeout", "0.1") as found:
+        link = ask(port_of(found), {"prompt": "x", "max_tokens": 2000, "stream": True})
+        link.recv(10)
+        found.send_signal(signal.SIGTERM)
+        answer = rest(link)
+        assert b'"error"' in answer and b"[DONE]" not in answer
+        assert events(found, "requests were cut off")
+        assert found.wait(20) == 0
+
+
+def test_a_worker_that_is_killed_ends_its_node() -> None:
+    with process() as found:
+        port = port_of(found)
+        children = Path(f"/proc/{found.pid}/task/{found.pid}/children").read_text().split()
+        link = ask(port, {"prompt": "x", "max_tokens": 2000})
+        os.kill(int(children[0]), signal.SIGKILL)
+        assert b"503 Service Unavailable" in rest(link)
+        assert found.wait(20) == 2
+        assert found.stderr is not None
+        assert "ended by signal 9" in found.stderr.read()
+
+
+def test_a_node_that_is_killed_leaves_no_worker() -> None:
+    with process() as found:
+        port_of(found)
+        children = Path(f"/proc/{found.pid}/task/{found.pid}/children").read_text().split()
+        found.kill()
+        found.wait(20)
+        assert len(children) == 1
+        while Path(f"/proc/{children[0]}").exists():
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["./nowhere"], "no folder"),
+        (["stub", "--num-gpu-blocks-override", "1"], "num-gpu-blocks-override"),
+        (["stub", "--port", "70000"], "port"),
+        (["stub", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
+        (["stub", "--prefix-caching-hash-algo", "md5"], "md5"),
+    ],
+)
+def test_it_can_not_begin(arguments: list[str], word: str) -> None:
+    backend = ["--distributed-executor-backend", "uni", "--log-level", "error"]
+    result = CliRunner().invoke(app, ["serve", *arguments, *backend])
+    assert result.exit_code == 2
+    assert word in " ".join(result.stderr.split()).lower()
+
+
+def test_an_address_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        arguments = ["serve", "stub", "--port", port, "--distributed-executor-backend", "uni"]
+        result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{port}" in result.stderr
