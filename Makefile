@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle mutants spin bench clean
+.PHONY: help setup demo test fast lint fmt oracle models mutants spin bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -37,6 +37,9 @@ fmt: setup ## format, and repair what ruff can
 
 oracle: setup ## replay the traces recorded from vLLM, and compare every field
 	@$(BIN)/kvdist replay-trace tests/data/oracle/*.gz
+
+models: setup ## the worker beside transformers: every family, every chunk size, real weights
+	@$(BIN)/python -m pytest tests/worker -m slow
 
 mutants: setup ## plant bugs in the block manager; each must fail some test
 	@$(BIN)/python -m pytest tests/mutation -m slow

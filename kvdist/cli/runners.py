@@ -64,7 +64,7 @@ def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capaci
         ) from error
     progress(f"loading {settings.model}", 0.3)
     told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
-    built = build.build(build.WorkerSettings(**told))
+    built = build.build(build.WorkerSettings(**told), progress)
     progress("ready", 1.0)
     capacity = Capacity(built.num_blocks, built.groups, built.max_model_len, str(built.folder))
     return built.runner, capacity

@@ -15,6 +15,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from kvdist.cache import KVCacheGroupSpec
 from kvdist.errors import ConfigError
+from kvdist.worker import default_model
+from kvdist.worker.default_model import Progress
 from kvdist.worker.model import Model, load
 from kvdist.worker.runner import ModelRunner
 
@@ -27,7 +29,7 @@ _CPU_BYTES: Final = 1 << 30
 class WorkerSettings:
     """What a worker can be told; None: what the model or the machine suggests."""
 
-    #: A folder, or a name on the hub.
+    #: A folder, a name on the hub, or `default_model.NAME`.
     model: str
     dtype: str = "auto"
     #: As PyTorch names it; `auto`: a GPU if there is one.
@@ -49,9 +51,9 @@ class Built:
     folder: Path
 
 
-def build(settings: WorkerSettings) -> Built:
+def build(settings: WorkerSettings, progress: Progress) -> Built:
     """The model is loaded, memory for its K/V taken. Raises: ConfigError that says what to do."""
-    folder = _folder(settings.model)
+    folder = _folder(settings.model, progress)
     model = load(folder, settings.dtype, _device(settings.device))
     layout = model.layout(settings.block_size or 16)
     longest = settings.max_model_len or model.max_model_len
@@ -80,8 +82,10 @@ def _kv_bytes(settings: WorkerSettings, model: Model) -> int:
     return int(free * _SHARE_OF_GPU)
 
 
-def _folder(name: str) -> Path:
-    """Where the model's files are; a name on the hub is fetched. Raises: ConfigError."""
+def _folder(name: str, progress: Progress) -> Path:
+    """Where the model's files are; they are fetched if need be. Raises: ConfigError."""
+    if name == default_model.NAME:
+        return default_model.default_model(progress)
     if (folder := Path(name).expanduser()).is_dir():
         return folder
     if name.startswith((".", "/", "~")) or name.count("/") != 1:

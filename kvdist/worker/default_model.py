@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.utils import logging
 
 from kvdist.errors import ConfigError
 
@@ -82,6 +83,7 @@ def _fetch(scratch: Path) -> Path:
 
 def _convert(gguf: Path, made: Path, progress: Progress) -> None:
     """An ordinary model directory, bfloat16."""
+    logging.disable_progress_bar()
     place: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
     progress("reading its tokenizer", 0.3)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **place)

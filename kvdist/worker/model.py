@@ -1,4 +1,4 @@
-"""A model from a directory or the hub, and what its layers keep.
+"""A model from a directory, and what its layers keep.
 
 Owns:   the weights.
 Knows nothing of: block tables, plans, sampling.
@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from kvdist.cache import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout, plan_groups
@@ -98,16 +100,26 @@ class Model:
         )
 
 
-def load(source: str | Path, dtype: str = "auto", device: str = "cpu") -> Model:
-    """The model in a directory, or of that name on the hub.
+def load(folder: Path, dtype: str = "auto", device: str = "cpu") -> Model:
+    """The model in a directory.
 
-    Raises: ConfigError that says what is wrong with the source, the dtype or the device.
+    Raises: ConfigError that says what is wrong with the directory, the dtype or the device.
     """
-    where = _Source(source)
-    config = where.read(AutoConfig)
+    logging.disable_progress_bar()  # it would leave a thread behind, and hosts show their own
+    config = _read(AutoConfig, folder)
     architecture(config)
-    chosen = _dtype(dtype, config)
-    network = where.read(AutoModelForCausalLM, dtype=chosen, config=config)
+    network, report = _read(
+        AutoModelForCausalLM,
+        folder,
+        config=config,
+        dtype=_dtype(dtype, config),
+        output_loading_info=True,
+    )
+    if missing := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"{folder} lacks {len(missing)} weights, the first is {missing[0]}: is a file of it "
+            "missing, or its config.json another model's?"
+        )
     try:
         network.to(torch.device(device))
     except RuntimeError as error:
@@ -123,27 +135,14 @@ def _dtype(name: str, config: Any) -> torch.dtype:
     return DTYPES[name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A directory that exists, or a name on the hub."""
-
-    name: str | Path
-
-    def read(self, kind: Any, **settings: Any) -> Any:
-        """What `kind` finds there. Raises: ConfigError if it is missing or can't be read."""
-        if self._is_local and not Path(self.name).is_dir():
-            raise ConfigError(f"{self.name} is no directory with a model")
-        try:
-            return kind.from_pretrained(str(self.name), local_files_only=self._is_local, **settings)
-        except (OSError, ValueError) as error:
-            advice = (
-                "a model directory has config.json, *.safetensors and a tokenizer"
-                if self._is_local
-                else "is the name right, and can this machine reach the hub? Else give a directory"
-            )
-            raise ConfigError(f"can't load {self.name}: {error} ({advice})") from error
-
-    @property
-    def _is_local(self) -> bool:
-        text = str(self.name)
-        return Path(text).exists() or text.startswith((".", "/", "~")) or text.count("/") != 1
+def _read(kind: Any, folder: Path, **settings: Any) -> Any:
+    """What `kind` finds there. Raises: ConfigError if it is missing or can't be read."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no directory")
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(
+            f"can't load {folder}: {error} "
+            "(a model's directory has config.json, *.safetensors and a tokenizer)"
+        ) from error
