@@ -19,8 +19,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
-#: Anything with the buffer protocol; on transports with `device_memory` also whatever has
-#: `__cuda_array_interface__`.
+#: Anything with the buffer protocol, or that lends memory of this machine by DLPack (tensors); on
+#: transports with `device_memory` also memory on a GPU, by `__cuda_array_interface__` or DLPack.
+#: It is lent from the call on that names it until that is over. What a GPU still computes is waited
+#: for, in the call and with the loop standing still, where the lender names a stream: always by
+#: DLPack, by `stream` in `__cuda_array_interface__`. Who names none (torch by the latter, `None`)
+#: must have synchronized before. Who fills such a buffer is done when `recv` or the read returns.
 Buffer: TypeAlias = object
 
 

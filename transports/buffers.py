@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import cast
 
+from transports import dlpack
 from transports.api import Buffer
 from transports.errors import LocalMisuse, TransportError
 
@@ -48,10 +49,7 @@ def _views(buffers: Sequence[Buffer], writable: bool) -> list[memoryview]:
             return plain
     views = []
     for buffer in buffers:
-        try:
-            view = memoryview(buffer)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise LocalMisuse(f"{type(buffer).__name__} has no buffer: {error}") from None
+        view = _view(buffer, writable)
         if not view.c_contiguous:
             raise LocalMisuse("a buffer is not contiguous")
         if writable and view.readonly:
@@ -59,6 +57,18 @@ def _views(buffers: Sequence[Buffer], writable: bool) -> list[memoryview]:
         if view.nbytes:
             views.append(view if view.format == "B" and view.ndim == 1 else _flat(view))
     return views
+
+
+def _view(buffer: Buffer, writable: bool) -> memoryview:
+    try:
+        return memoryview(buffer)  # type: ignore[arg-type]
+    except TypeError as error:
+        lent = dlpack.lent(buffer, writable=writable)
+        if lent is None:
+            raise LocalMisuse(f"{type(buffer).__name__} has no buffer: {error}") from None
+    if lent.on_gpu:
+        raise LocalMisuse("memory on a GPU, which this link can't take")
+    return lent.view()
 
 
 def as_misuse(error: ValueError) -> TransportError:

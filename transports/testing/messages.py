@@ -22,6 +22,7 @@ from transports.testing.setup import (
     split,
     until,
 )
+from transports.testing.tensors import Tensor
 
 _EAGER, _PART = 4096, 65536
 _SIZES: dict[str, Any] = {"eager_bytes": _EAGER, "part_bytes": _PART}
@@ -98,6 +99,28 @@ async def check_buffers_of_other_types(setup: Setup) -> None:
         for body in [*nonsense, "", "text", b"", b"bytes", bytearray(9), memoryview(numbers)]:
             with expect(LocalMisuse):
                 await pair.a.send(1, b"", body)
+        await alive(pair.a, pair.b)
+
+
+async def check_tensors(setup: Setup) -> None:
+    """Whatever lends its memory by DLPack, to be sent and to be filled; it gets it back."""
+    async with setup.pair(**_SIZES) as pair:
+        for size in (60, 3 * _PART):
+            for versioned in (True, False):
+                source = Tensor(bytearray(noise(size)), size // 4, bits=32, versioned=versioned)
+                target = Tensor(bytearray(size), 2, size // 2, versioned=versioned)
+                await both(pair.a.send(1, b"", [source]), pair.b.recv(into(target)))
+                assert target.memory == noise(size)
+                await until(lambda s=source, t=target: s.num_lent == t.num_lent == 0)  # type: ignore[misc]
+        whole = bytearray(60)
+        for odd in (
+            Tensor(whole, 10, 3, strides=(1, 10)),
+            Tensor(whole, device_type=2),
+            Tensor(whole, device_type=99),
+        ):
+            with expect(LocalMisuse):
+                await pair.a.send(1, b"", [odd])
+            assert not odd.num_lent
         await alive(pair.a, pair.b)
 
 
@@ -316,6 +339,7 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_bodies_are_cut_differently_on_both_sides,
     check_thousands_of_buffers,
     check_buffers_of_other_types,
+    check_tensors,
     check_what_was_sent_may_be_overwritten,
     check_kind_and_meta_limits,
     check_limits_of_the_peer_hold,

@@ -24,6 +24,7 @@ from transports.testing.setup import (
     turns,
     until,
 )
+from transports.testing.tensors import Tensor
 
 _SIZE = 5_000_000
 
@@ -81,6 +82,10 @@ async def check_reads_land_where_they_should(setup: Setup) -> None:
             region.view[50:60] = b"0123456789"
             await pair.a.read(number, [Span(50, 10)], [memoryview(guarded)[:10]]).wait()
             assert guarded[:10] == b"0123456789"
+            tensor = Tensor(bytearray(1000))
+            await pair.a.read(number, [Span(0, 1000)], [tensor]).wait()
+            assert tensor.memory == region.view[:1000]
+            await until(lambda: not tensor.num_lent)
         finally:
             region.close()
 
