@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle models mutants spin bench clean
+.PHONY: help setup demo test fast lint fmt oracle models mutants protocol spin bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -43,6 +43,9 @@ models: setup ## the worker beside transformers: every family, every chunk size,
 
 mutants: setup ## plant bugs in the block manager; each must fail some test
 	@$(BIN)/python -m pytest tests/mutation -m slow
+
+protocol: setup ## plant bugs in the protocol's tables and rules; the simulator must find each
+	@$(BIN)/python -m tests.mutation.protocol
 
 spin: setup ## the transfer protocol's tables, checked by Spin; wrong ones must be rejected
 	@$(BIN)/python tools/spin.py

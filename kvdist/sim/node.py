@@ -82,6 +82,8 @@ class SimNode:
         #: Plans that wait for the engine.
         self._plans: deque[StepPlan] = deque()
         self._is_computing = False
+        #: A step that failed, until the scheduler knows: nothing planned meanwhile can run.
+        self._failed: StepPlan | None = None
         self._tick_at: float | None = None
         self._paused_until = 0.0
         self._inbox: list[Callable[[], None]] = []
@@ -215,7 +217,7 @@ class SimNode:
     # -- the engine ----------------------------------------------------------------------------
 
     def _compute(self) -> None:
-        if self._is_computing or not self._plans:
+        if self._is_computing or self._failed is not None or not self._plans:
             return
         plan = self._plans.popleft()
         self._is_computing = True
@@ -231,9 +233,8 @@ class SimNode:
         self._is_computing = False
         if fails:
             self._world.note(self.name, "failed", plan)
-            failed = [plan, *self._plans]
-            self._plans.clear()
-            self.do(lambda: self._fail(failed))
+            self._failed = plan
+            self.do(self._fail)
             return
         result = self.engine.execute(plan)
         self._world.note(self.name, "computed", plan)
@@ -241,8 +242,12 @@ class SimNode:
         if self._paused_until > self._world.now:
             self._compute()
 
-    def _fail(self, plans: list[StepPlan]) -> None:
-        for plan in plans:
+    def _fail(self) -> None:
+        """The scheduler hears of a failed step; all that it has planned since is lost too."""
+        assert self._failed is not None
+        failed, self._failed = [self._failed, *self._plans], None
+        self._plans.clear()
+        for plan in failed:
             self._tell(self.scheduler.fail_step(plan.step))
 
     def _tell(self, outputs: list[Output]) -> None:

@@ -140,7 +140,7 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
         )
         for name in names
     }
-    heads = chance.choice((1, 2, 2))
+    heads = chance.choice((1, 2, 2, 2))
     ranks = {name: chance.choice((1, heads)) for name in names}
     scheduler = SchedulerConfig(
         max_num_batched_tokens=chance.choice((8, 16, 64)),
@@ -149,7 +149,7 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
     )
     return ClusterConfig(
         nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
-        latency_s=0.004 if calm else chance.choice((0.004, 0.004, 0.3)),
+        latency_s=0.004 if calm else chance.choice((0.004, 0.05, 0.3)),
         settings=_calm_settings(chance) if calm else _settings(chance),
         scheduler=scheduler,
     )  # fmt: skip
@@ -168,7 +168,7 @@ def _settings(chance: Random) -> Settings:
     return Settings(
         lease_s=lease_s,
         renewal_s=lease_s / 6,
-        life_s=chance.choice((300.0, 10 * lease_s, 2 * lease_s)),
+        life_s=chance.choice((300.0, 3 * lease_s, lease_s)),
         max_rounds=chance.choice((1, 2, 3)),
         on_failure=chance.choice(("recompute", "recompute", "fail")),
         max_recompute_tokens=chance.choice((1 << 20, 40)),
@@ -242,7 +242,7 @@ class Walk:
     def _job(self, count: int) -> Job:
         chance = self._chance
         prefill, decode = chance.choice(self._nodes), chance.choice(self._nodes)
-        way: Way = chance.choice(("local", "ticket", "ticket", "ticket", "hash", "stream"))
+        way: Way = chance.choice(("local", "ticket", "ticket", "hash", "stream", "stream"))
         late = chance.random() < 0.05 and not self._calm
         return Job(
             f"job{count}",
