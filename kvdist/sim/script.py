@@ -144,7 +144,7 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
     ranks = {name: chance.choice((1, heads)) for name in names}
     scheduler = SchedulerConfig(
         max_num_batched_tokens=chance.choice((8, 16, 64)),
-        max_num_seqs=chance.choice((2, 4, 8)),
+        max_num_seqs=chance.choice((1, 4) if calm else (2, 4, 8)),
         max_steps_in_flight=chance.choice((1, 2)),
     )
     return ClusterConfig(
@@ -159,7 +159,7 @@ def _calm_settings(chance: Random) -> Settings:
     """The defaults, or leases so short that only renewals keep them."""
     if chance.random() < 0.5:
         return Settings()
-    return Settings(lease_s=0.4, renewal_s=0.1)
+    return Settings(lease_s=0.35, renewal_s=0.05)
 
 
 def _settings(chance: Random) -> Settings:
