@@ -45,6 +45,8 @@ STATE = Group("state", 4)
 
 #: The runs of both nodes, and names that belong to nobody.
 RUN = Incarnation(1)
+#: Of the tokens that all leases here are of.
+CONTENT = b"c" * 32
 NOBODYS = LeaseId(b"nobody's lease..")
 
 
@@ -131,7 +133,14 @@ class Owner(Node):
         self.shelf = Shelf(pool, longest, cached)
         self._count = 0
         self.lender = Lender(
-            "p", RUN, self.geometry, Settings(**settings), self.shelf, self._new_id, self.out
+            "p",
+            RUN,
+            self.geometry,
+            Settings(**settings),
+            self.shelf,
+            lambda *_: CONTENT,
+            self._new_id,
+            self.out,
         )
 
     def _new_id(self) -> LeaseId:
@@ -275,7 +284,7 @@ class Serving(Worker):
         self.lease = LeaseId(b"a lease of p....")
         settled = num_tokens if settled is None else settled
         blocks = tables(num_tokens, 1, groups)
-        self.server.on_grant(Grant(self.lease, blocks, num_tokens, settled))
+        self.server.on_grant(Grant(self.lease, blocks, num_tokens, settled, CONTENT))
         self.news()
 
     def later(self, seconds: float) -> None:
@@ -294,13 +303,16 @@ class Serving(Worker):
         owner: int = 1,
         wanted: TokenSpans | None = None,
         heads: Heads | None = None,
+        content: bytes = CONTENT,
     ) -> list[WorkerEffect]:
         """A reader asks; what follows."""
         if wanted is None:
             wanted = tuple((0, self.num_tokens) for _ in self.geometry.groups)
         if heads is None:
             heads = self.geometry.heads_of(0)
-        message = Open(part or a_part(), lease or self.lease, Incarnation(owner), wanted, heads)
+        message = Open(
+            part or a_part(), lease or self.lease, Incarnation(owner), wanted, heads, content
+        )
         self.server.on_open(link, reader, Incarnation(run), message)
         return self.news()
 
@@ -335,7 +347,7 @@ class Fetching(Worker):
         self.part = a_part()
         self.fetch = Fetch(
             self.part, LeaseId(b"a lease of p...."), "p", RUN, wanted, (0, 4),
-            tables(num_tokens, 101, groups),
+            tables(num_tokens, 101, groups), CONTENT,
         )  # fmt: skip
         self.fetcher.on_fetch(self.fetch)
 

@@ -8,6 +8,7 @@ Source: T2, T4, T6, T8, T11, T19, T20, T22, T25 of docs/protocol.md.
 from collections import Counter
 
 from kvdist.connector import rules
+from kvdist.connector.content import digest
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
 from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
 from kvdist.connector.local import Cancel, Fetch
@@ -368,11 +369,12 @@ class Borrower:
         ticket = claim.ticket
         assert ticket is not None
         spans = wanted(self._geometry, first, first + num_tokens)
+        content = digest(claim.wanting[request_id], ticket.resume_tokens)
         number = PullId(self._next_number())
         fetches = [
             Fetch(
                 PartId(number, cut.reader, cut.owner), ticket.lease, ticket.node,
-                ticket.incarnation, spans, cut.heads, blocks,
+                ticket.incarnation, spans, cut.heads, blocks, content,
             )
             for cut in cuts(self._geometry, ticket.num_ranks)
         ]  # fmt: skip

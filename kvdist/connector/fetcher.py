@@ -262,7 +262,9 @@ class Fetcher:
         self._ask(part)
         self._say(
             part,
-            Open(fetch.part, fetch.lease, fetch.owner_run, fetch.wanted, fetch.heads),
+            Open(
+                fetch.part, fetch.lease, fetch.owner_run, fetch.wanted, fetch.heads, fetch.content
+            ),
         )
 
     def _begin_read(self, part: _Part) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kvdist.connector import rules
+from kvdist.connector.content import digest_of_hash
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker, TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry, kept
 from kvdist.connector.local import Extend, Grant, Revoke
@@ -111,11 +112,14 @@ class Lender:
         geometry: Geometry,
         settings: Settings,
         holdings: Holdings,
+        contents: Callable[[RequestId, int], bytes],
         new_lease_id: Callable[[], LeaseId],
         out: list[NodeEffect],
     ) -> None:
         self._node, self._run = node, run
         self._geometry, self._settings, self._holdings = geometry, settings, holdings
+        #: Of a request's first tokens: a digest (`content`).
+        self._contents = contents
         self._new_lease_id = new_lease_id
         self._out = out
         #: Seconds on the host's clock, which sets it before it hands anything over.
@@ -181,7 +185,8 @@ class Lender:
             return
         blocks = kept(self._geometry, blocks, resume_tokens)
         if transfer is not None and self._geometry.streams and self._fits(blocks):
-            self._begin(request_id, blocks, resume_tokens, 0, transfer=transfer)
+            content = self._contents(request_id, resume_tokens)
+            self._begin(request_id, blocks, resume_tokens, 0, content, transfer=transfer)
 
     def settled(self, request_id: RequestId, num_tokens: int) -> None:
         """So many tokens of a request are written, by steps that are over."""
@@ -217,7 +222,10 @@ class Lender:
             return []
         blocks = kept(self._geometry, blocks, num_tokens)
         if is_usable and num_tokens and self._fits(blocks):
-            lease = self._begin(request_id, blocks, num_tokens, num_tokens, transfer=transfer)
+            content = self._contents(request_id, num_tokens)
+            lease = self._begin(
+                request_id, blocks, num_tokens, num_tokens, content, transfer=transfer
+            )
             lease.is_held = True
             return lease.block_ids
         self._out.append(TicketReady(request_id, None))
@@ -291,7 +299,8 @@ class Lender:
             self._out.append(SendToNode(peer, Lent(message.number, message.reader_run, None)))
             return
         blocks, tokens = found
-        lease = self._begin(None, blocks, tokens, tokens)
+        content = digest_of_hash(message.hashes[tokens // message.hash_block_size - 1])
+        lease = self._begin(None, blocks, tokens, tokens, content)
         lease.is_held, lease.number = True, message.number
         lease.reader, lease.reader_run = peer, message.reader_run
         self._by_question[question] = lease
@@ -372,6 +381,7 @@ class Lender:
         blocks: Blocks,
         resume_tokens: int,
         settled: int,
+        content: bytes,
         *,
         transfer: TransferId | None = None,
     ) -> Lease:
@@ -385,7 +395,7 @@ class Lender:
         if request_id is not None:
             self._by_request[request_id] = lease
         lease.ungranted = {Rank(rank) for rank in range(self._geometry.num_ranks)}
-        self._to_workers(Grant(name, blocks, resume_tokens, settled))
+        self._to_workers(Grant(name, blocks, resume_tokens, settled, content))
         self.timers.set(("grant", name), self.now + self._settings.ack_s)
         return lease
 

@@ -28,6 +28,8 @@ class Grant:
     resume_tokens: int
     #: Tokens whose K/V are written; with less than `resume_tokens` it is a stream.
     settled: int
+    #: Of the tokens that the lease is of (`content`).
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Fetch:
     heads: Heads
     #: Our own tables, where it lands.
     targets: Blocks
+    #: Of the tokens that we take the lease to be of.
+    content: bytes
 
     @property
     def address(self) -> str:

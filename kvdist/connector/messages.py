@@ -223,6 +223,8 @@ class Open:
     wanted: TokenSpans
     #: KV heads [first, last) that are wanted of each token.
     heads: Heads
+    #: Of the tokens that the reader takes the lease to be of (`content`).
+    content: Annotated[bytes, AtMost(32)]
 
 
 @dataclass(frozen=True, slots=True)

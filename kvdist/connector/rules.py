@@ -21,6 +21,11 @@ def may_lend(leased: int, more: int, pool: int, longest: int) -> bool:
     return leased + more <= pool - longest
 
 
+def is_same_content(wanted: bytes, lent: bytes) -> bool:
+    """T6: a lease serves the very tokens that it was made for."""
+    return wanted == lent
+
+
 def may_take_over(holder_is_open: bool) -> bool:
     """T19: another reader waits while a pull of the first is open, and takes over afterwards."""
     return not holder_is_open
@@ -33,7 +38,7 @@ def may_resume(resume: int, local: int, known: int, resumes_anywhere: bool) -> i
     token that the lease ends at will do.
     """
     if resume > known - 1:
-        if not resumes_anywhere:
+        if not resumes_anywhere or resume > known:
             return 0
         resume = known - 1
     return max(0, resume - local)

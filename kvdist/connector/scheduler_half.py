@@ -8,7 +8,9 @@ Driven by: a host that carries out `take_effects` and brings events back; input 
 from collections import Counter
 from collections.abc import Callable
 
+from kvdist.cache import Request
 from kvdist.connector.borrower import Borrower
+from kvdist.connector.content import digest
 from kvdist.connector.effects import NodeEffect
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.lender import Holdings, Lender
@@ -28,7 +30,7 @@ from kvdist.connector.messages import (
 from kvdist.connector.params import Lend, read_params
 from kvdist.connector.settings import Settings
 from kvdist.errors import InvalidRequest
-from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank
+from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank, RequestId
 from kvdist.sched.roles import BlockTables, Match
 from kvdist.sched.sequence import Sequence, SequenceStatus
 
@@ -47,8 +49,15 @@ class SchedulerHalf:
     ) -> None:
         self._settings, self._holdings = settings, holdings
         self._out: list[NodeEffect] = []
-        self.lender = Lender(node, run, geometry, settings, holdings, new_lease_id, self._out)
+        #: Requests whose K/V are for a peer, until they have ended.
+        self._for_peers: dict[RequestId, Request] = {}
+        self.lender = Lender(
+            node, run, geometry, settings, holdings, self._content, new_lease_id, self._out
+        )
         self.borrower = Borrower(node, run, geometry, settings, self._out)
+
+    def _content(self, request_id: RequestId, num_tokens: int) -> bytes:
+        return digest(self._for_peers[request_id], num_tokens)
 
     def take_effects(self) -> list[NodeEffect]:
         """What is to be done now, in order."""
@@ -85,6 +94,7 @@ class SchedulerHalf:
             if not sequence.prefill_only:
                 raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
             self.lender.lend_at_end(sequence.request_id, wish.transfer)
+            self._for_peers[sequence.request_id] = sequence.request
         elif wish is not None:
             self.borrower.arrived(sequence.request, wish)
 
@@ -122,12 +132,14 @@ class SchedulerHalf:
     ) -> list[BlockId]:
         """See `RemoteCache.finished`."""
         self.borrower.finished(sequence.request_id)
-        return self.lender.finished(
+        lent = self.lender.finished(
             sequence.request_id,
             _frozen(block_ids),
             num_tokens,
             is_usable=sequence.status is SequenceStatus.FINISHED_PREFILLED,
         )
+        self._for_peers.pop(sequence.request_id, None)
+        return lent
 
     # -- messages ------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ class _Grant:
     blocks: Blocks
     resume_tokens: int
     settled: int
+    content: bytes
     machine: Machine[grants.State, grants.Event, grants.Effect]
     #: Who opened it first (T19): node, run and pull.
     holder: tuple[NodeId, Incarnation, int] | None = None
@@ -123,7 +124,7 @@ class Server:
     def on_grant(self, message: Grant) -> None:
         """We may serve a lease."""
         self._grants[message.lease] = _Grant(
-            message.lease, message.blocks, message.resume_tokens, message.settled,
+            message.lease, message.blocks, message.resume_tokens, message.settled, message.content,
             Machine(GRANT, message.lease.hex()),
         )  # fmt: skip
         self._out.append(SendToOwnNode(Granted(message.lease)))
@@ -181,9 +182,9 @@ class Server:
             return Why.REFUSED
         first, last = self._geometry.heads_of(self._rank)
         has_heads = first <= message.heads[0] < message.heads[1] <= last
-        if message.part.owner != self._rank or not has_heads or not self._covers(grant, message):
-            return Why.REFUSED
-        return None
+        sound = message.part.owner == self._rank and has_heads
+        same = rules.is_same_content(message.content, grant.content)
+        return None if sound and same and self._covers(grant, message) else Why.REFUSED
 
     def _covers(self, grant: _Grant, message: Open) -> bool:
         """Whether the lease has all that is wanted, and every group can resume where it ends."""

@@ -7,26 +7,22 @@ Knows nothing of: why they change.
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kvdist.connector.content import Known
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import PartId, Ticket
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
-from kvdist.ids import BlockHash, BlockId, NodeId, PullId, RequestId
+from kvdist.ids import BlockId, NodeId, PullId, RequestId
 
 
-class Wanting(Protocol):
+class Wanting(Known, Protocol):
     """What a borrower knows of a request that wants K/V."""
 
     request_id: RequestId
-    block_hashes: list[BlockHash]
 
     @property
     def num_tokens(self) -> int:
         """How many tokens are known."""
-
-    @property
-    def hash_block_size(self) -> int | None:
-        """Tokens a hash; None: it has none."""
 
 
 @dataclass(eq=False, slots=True)

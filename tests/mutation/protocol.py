@@ -30,6 +30,7 @@ TABLES: Final[dict[str, Table[Any, Any, Any]]] = {
 #: Of a rule: the module, its name, what it says in place of the truth.
 RULES: Final[list[tuple[Any, str, Callable[..., Any]]]] = [
     (rules, "is_same_run", lambda *_: True),
+    (rules, "is_same_content", lambda *_: True),
     (rules, "may_lend", lambda *_: True),
     (rules, "may_take_over", lambda *_: True),
     (rules, "may_resume", lambda resume, local, known, anywhere: max(0, resume - local)),

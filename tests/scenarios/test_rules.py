@@ -137,6 +137,23 @@ def t5_an_answer_to_an_earlier_run() -> None:
     town.rest()
 
 
+def t6_a_ticket_with_another_prompt() -> None:
+    """A client sends the ticket of one prompt with another one: it is computed here."""
+    town = Town()
+    town.come(prompt(1), answer_delay=20.0)
+    town.until(town.leases)
+    (lease,) = town.p.half.lender.leases.values()
+    ticket = town.p.half.lender._ticket(lease)
+    clients = town.cluster.clients
+    decode = clients._decode
+    clients._decode = lambda life, _: decode(life, ticket)  # type: ignore[assignment,method-assign]
+    name = town.come(prompt(2), "local")
+    clients._decode = decode  # type: ignore[method-assign]
+    town.finish(name)
+    assert town.ended(name) == ["right"]
+    assert town.d.half.counts["pulls that failed"]
+
+
 def t6_a_state_is_of_one_token() -> None:
     """The reader's prompt ends where the lease does: no token would be left to compute."""
     for known in (16, 17, 18):
@@ -499,7 +516,11 @@ RULES: list[tuple[Callable[[], None], Off]] = [
     ),
     (t4_a_release_ends_its_own_lease, by_the_oldest),
     (t5_a_workers_memory, a_worker_that_is_replaced),
-    (t5_an_answer_to_an_earlier_run, always(rules, "is_same_run")),
+    (
+        t5_an_answer_to_an_earlier_run,  # the digest of what was lent would find it, too
+        both(always(rules, "is_same_run"), always(rules, "is_same_content")),
+    ),
+    (t6_a_ticket_with_another_prompt, always(rules, "is_same_content")),
     (
         t6_a_state_is_of_one_token,
         says(rules, "may_resume", lambda resume, local, known, anywhere: max(0, resume - local)),

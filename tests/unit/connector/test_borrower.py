@@ -76,9 +76,9 @@ def test_only_what_is_missing_comes() -> None:
     assert fetch.targets == ((1, 2, 3, 4, 5, 6, 7, 8),)
 
 
-@pytest.mark.parametrize(("known", "expected"), [(16, 15), (17, 16), (18, 16), (10, 9), (1, 0)])
+@pytest.mark.parametrize(("known", "expected"), [(16, 15), (17, 16), (18, 16), (10, 0), (1, 0)])
 def test_one_token_is_left_to_compute(known: int, expected: int) -> None:
-    """F1: whatever the router added or left out."""
+    """F1: whatever the router added; a prompt shorter than the lease can't be shown to begin it."""
     reader = Reader()
     reader.come("r", a_ticket(), known)
     assert reader.match("r") == expected
@@ -202,7 +202,7 @@ def test_a_peer_that_lends_nonsense(ticket: Ticket) -> None:
 def test_a_ticket_of_more_tokens_than_there_are() -> None:
     reader = Reader()
     reader.come("r", a_ticket(num_tokens=1 << 40))
-    assert reader.match("r") == 16
+    assert reader.match("r") == 0
     states = Reader(STATE)
     states.come("r", a_ticket(num_tokens=1 << 40))
     assert states.match("r") == 0

@@ -26,7 +26,18 @@ from kvdist.connector.messages import (
 )
 from kvdist.connector.server import MAX_PARTS
 from kvdist.ids import BlockId, Incarnation
-from tests.halves import ALL, FULL, NOBODYS, RUN, STATE, WINDOW, Serving, a_part, tables
+from tests.halves import (
+    ALL,
+    CONTENT,
+    FULL,
+    NOBODYS,
+    RUN,
+    STATE,
+    WINDOW,
+    Serving,
+    a_part,
+    tables,
+)
 
 KEY = ("d", RUN, a_part())
 
@@ -136,7 +147,7 @@ def test_a_window_that_has_gone() -> None:
     serving = Serving(FULL, WINDOW)
     full, window = tables(16, 1, (FULL, WINDOW))
     blocks = (full, (BlockId(0), BlockId(0), *window[2:]))
-    serving.server.on_grant(Grant(serving.lease, blocks, 16, 16))
+    serving.server.on_grant(Grant(serving.lease, blocks, 16, 16, CONTENT))
     serving.news()
     assert denial(serving.open(wanted=((0, 16), (4, 16)))) is Why.REFUSED
     assert len(serving.open(a_part(2), wanted=((0, 16), (8, 16)))) == 2
@@ -366,3 +377,11 @@ def test_a_grant_is_acknowledged() -> None:
     serving.server.on_revoke(Revoke(serving.lease))
     assert serving.reported() == [Revoked(serving.lease)]
     assert Granted(serving.lease) not in serving.reported()
+
+
+def test_a_lease_of_other_tokens() -> None:
+    """T6: a ticket that came with another prompt than its own serves nothing."""
+    serving = Serving()
+    assert denial(serving.open(content=b"d" * 32)) is Why.REFUSED
+    opened, _ = serving.open(a_part(2))
+    assert opened == SendToPeer("link", Opened(a_part(2), (), 16))

@@ -32,7 +32,7 @@ from kvdist.connector.messages import PartId
 from kvdist.connector.settings import Settings
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.ids import LeaseId, Rank
-from tests.halves import FULL, RUN, a_part, tables
+from tests.halves import CONTENT, FULL, RUN, a_part, tables
 
 LEASE = LeaseId(b"a lease of p....")
 
@@ -105,12 +105,12 @@ class Wire:
         self.play()
 
     def grant(self, settled: int = 16) -> None:
-        self.owner.from_node(Grant(LEASE, tables(16), 16, settled))
+        self.owner.from_node(Grant(LEASE, tables(16), 16, settled, CONTENT))
 
     def fetch(self, part: PartId | None = None) -> None:
         wanted = ((0, 16),)
         self.reader.from_node(
-            Fetch(part or a_part(), LEASE, "p", RUN, wanted, (0, 4), tables(16, 101))
+            Fetch(part or a_part(), LEASE, "p", RUN, wanted, (0, 4), tables(16, 101), CONTENT)
         )
         self.play()
 
