@@ -15,8 +15,15 @@ from kvdist.errors import ConfigError
 #: Decoders whose layers all attend; the tests compare each with transformers' own `generate`.
 ATTENTION: Final = frozenset(
     (
+        "Cohere2ForCausalLM",
+        "GraniteForCausalLM",
         "LlamaForCausalLM",
+        "MixtralForCausalLM",
+        "Olmo2ForCausalLM",
+        "Phi3ForCausalLM",
         "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "SmolLM3ForCausalLM",
         "Qwen3ForCausalLM",
         "Qwen3MoeForCausalLM",
         "MistralForCausalLM",

@@ -1,6 +1,7 @@
 """A scheduler and a runner in one thread: the smallest engine."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from kvdist.cache import KVCacheConfig, KVCacheManager
@@ -23,8 +24,8 @@ class Engine:
         *,
         block_size: int = 8,
         num_blocks: int = 400,
-        enable_caching: bool = True,
         max_model_len: int = 320,
+        cache: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         layout = model.layout(block_size)
@@ -33,7 +34,7 @@ class Engine:
             num_blocks=num_blocks,
             kv_cache_groups=layout.kv_cache_groups,
             max_model_len=max_model_len,
-            enable_caching=enable_caching,
+            **(cache or {}),
         )
         self.manager = KVCacheManager(self.config)
         self.scheduler = Scheduler(self.manager, SchedulerConfig(**settings))

@@ -49,7 +49,9 @@ def test_chunks_and_decodes_in_one_step(family: str, depth: int) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_whole_prompts_without_cache(family: str) -> None:
-    engine = Engine(Model.of(network(family)), enable_caching=False, enable_chunked_prefill=False)
+    engine = Engine(
+        Model.of(network(family)), cache={"enable_caching": False}, enable_chunked_prefill=False
+    )
     serve(family, engine, prompts(1))
 
 

@@ -98,7 +98,7 @@ def expected(text: str) -> Continuation:
     [
         {"max_num_batched_tokens": 2048},
         {"max_num_batched_tokens": 7, "max_steps_in_flight": 1},
-        {"max_num_batched_tokens": 64, "enable_caching": False},
+        {"max_num_batched_tokens": 64, "cache": {"enable_caching": False}},
         {"max_num_batched_tokens": 64, "num_blocks": 24, "max_model_len": 112},
     ],
     ids=["whole", "small-chunks", "no-cache", "preemptions"],

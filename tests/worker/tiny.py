@@ -53,6 +53,19 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2": Family("Qwen2Config", "Qwen2ForCausalLM"),
     "qwen3": Family("Qwen3Config", "Qwen3ForCausalLM"),
     "qwen3-moe": Family("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _EXPERTS),
+    "qwen2-moe": Family(
+        "Qwen2MoeConfig",
+        "Qwen2MoeForCausalLM",
+        {**_EXPERTS, "shared_expert_intermediate_size": 32},
+    ),
+    "mixtral": Family(
+        "MixtralConfig", "MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "smollm3": Family("SmolLM3Config", "SmolLM3ForCausalLM"),
+    "granite": Family("GraniteConfig", "GraniteForCausalLM", {"attention_multiplier": 0.2}),
+    "phi3": Family("Phi3Config", "Phi3ForCausalLM"),
+    "cohere2": Family("Cohere2Config", "Cohere2ForCausalLM", _WINDOW),
+    "olmo2": Family("Olmo2Config", "Olmo2ForCausalLM"),
     "mistral": Family("MistralConfig", "MistralForCausalLM", _WINDOW),
     "gemma2": Family("Gemma2Config", "Gemma2ForCausalLM", _WINDOW, "eager"),
     "gemma3": Family("Gemma3TextConfig", "Gemma3ForCausalLM", {**_WINDOW, "num_hidden_layers": 7}),
