@@ -62,7 +62,6 @@ def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capaci
         raise ConfigError(
             f"no model can run here: {error}. Install kvdist with its extra 'serve'"
         ) from error
-    progress(f"loading {settings.model}", 0.3)
     told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
     built = build.build(build.WorkerSettings(**told), progress)
     progress("ready", 1.0)

@@ -4,7 +4,7 @@ Owns:   how kvdist looks on a terminal.
 Knows nothing of: commands.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
@@ -35,6 +35,13 @@ class Screen:
         bar = Progress(console=self._out, transient=True, disable=not self._out.is_terminal)
         with bar, closing(_tracked(bar, items, what)) as tracked:
             yield tracked
+
+    @contextmanager
+    def loading(self) -> Iterator[Callable[[str, float], None]]:
+        """Tell it what is being done and which share is done: a bar on a terminal, else nothing."""
+        with Progress(console=self._err, transient=True, disable=not self._err.is_terminal) as bar:
+            task = bar.add_task("loading", total=1.0)
+            yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
 def _print(console: Console, text: str, style: str | None) -> None:

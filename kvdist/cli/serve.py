@@ -14,6 +14,7 @@ import structlog
 import typer
 
 from kvdist.cli.runners import STUB, RunnerSettings, build_runner, tokenizer_of
+from kvdist.cli.screen import Screen
 from kvdist.cli.worker import command
 from kvdist.node import logs
 from kvdist.node.build import NodeSettings, build_engine
@@ -23,11 +24,15 @@ from kvdist.node.server import serve as serve_node
 from kvdist.node.worker_process import WorkerProcess
 from kvdist.node.worker_wire import Capacity
 
+_MODEL = (
+    "A model's folder, OWNER/NAME on the hub, SmolLM2-135M-Instruct (fetched and converted once), "
+    f"or '{STUB}' for no model."
+)
 _log = structlog.get_logger(__name__)
 
 
 def serve(
-    model: Annotated[str, typer.Argument(help=f"A model's folder, or '{STUB}' for no model.")],
+    model: Annotated[str, typer.Argument(help=_MODEL)],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     served_model_name: Annotated[
@@ -148,18 +153,23 @@ async def _worker(
     settings: RunnerSettings, *, in_process: bool
 ) -> AsyncIterator[tuple[Worker, Capacity]]:
     worker: InProcessWorker | WorkerProcess
-    if in_process:
-        runner, capacity = build_runner(settings, _progress)
-        worker = InProcessWorker(runner)
-    else:
-        worker = await WorkerProcess.start(command(settings))
+    with Screen().loading() as bar:
+
+        def progress(what: str, share: float) -> None:
+            _log.info("loading", what=what, share=share)
+            bar(what, share)
+
+        if in_process:
+            runner, capacity = build_runner(settings, progress)
+            worker = InProcessWorker(runner)
+        else:
+            worker = await WorkerProcess.start(command(settings))
+            try:
+                capacity = await worker.ready(progress)
+            except BaseException:
+                await worker.close()
+                raise
     try:
-        if isinstance(worker, WorkerProcess):
-            capacity = await worker.ready(_progress)
         yield worker, capacity
     finally:
         await worker.close()
-
-
-def _progress(what: str, share: float) -> None:
-    _log.info("loading", what=what, share=share)

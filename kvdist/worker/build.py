@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers.utils.logging import disable_progress_bar
 
 from kvdist.cache import KVCacheGroupSpec
 from kvdist.errors import ConfigError
@@ -53,7 +54,9 @@ class Built:
 
 def build(settings: WorkerSettings, progress: Progress) -> Built:
     """The model is loaded, memory for its K/V taken. Raises: ConfigError that says what to do."""
+    disable_progress_bar()  # whoever hears of our progress has one
     folder = _folder(settings.model, progress)
+    progress("loading the weights", 0.5)
     model = load(folder, settings.dtype, _device(settings.device))
     layout = model.layout(settings.block_size or 16)
     longest = settings.max_model_len or model.max_model_len
