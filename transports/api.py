@@ -213,4 +213,6 @@ class Transport(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Region:
-        """Memory that peers can be allowed to read. Raises: Unsupported."""
+        """Memory that peers can be allowed to read. Raises: LocalMisuse (no size), Unsupported (no
+        reads here, or less memory).
+        """

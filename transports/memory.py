@@ -14,7 +14,7 @@ from transports.address import Address
 from transports.api import Capabilities, Region
 from transports.base import Bound, OnWire, WireTransport
 from transports.buffers import Cursor, copy, total
-from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable
+from transports.errors import LocalMisuse, PeerLost, RemoteProtocol, Unreachable, Unsupported
 from transports.mapped import MappedRegion
 from transports.region import SharedRegion
 from transports.wire import RemoteRegion, Wire
@@ -165,7 +165,10 @@ class MemoryRegion(SharedRegion):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._bytes = bytearray(size)
+        try:
+            self._bytes = bytearray(size)
+        except MemoryError:
+            raise Unsupported(f"a region of {size} bytes: there is no memory for it") from None
 
     @property
     def memory(self) -> memoryview:

@@ -8,7 +8,7 @@ Lists, walked as few times as can be: there may be thousands of small spans, and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import add
+from operator import add, index
 from typing import Final
 
 from transports.api import Span
@@ -30,11 +30,11 @@ class Pieces:
 def matched(spans: Sequence[Span], into: list[memoryview], size: int) -> Pieces:
     """Pieces of a peer's memory of `size` bytes.
 
-    Raises: LocalMisuse for spans that are out of range, or of another total than the buffers.
+    Raises: LocalMisuse for what are no spans, are out of range, or of another total than the
+    buffers.
     """
-    starts = [span.offset for span in spans]
-    lengths = [span.length for span in spans]
-    if spans and (min(starts) < 0 or min(lengths) < 0 or max(map(add, starts, lengths)) > size):
+    starts, lengths = _numbers(spans)
+    if starts and (min(starts) < 0 or min(lengths) < 0 or max(map(add, starts, lengths)) > size):
         raise LocalMisuse(f"a span that is not within {size} bytes")
     room = list(map(len, into))
     if lengths == room and max(room, default=0) <= MAX_PIECE_BYTES:
@@ -42,6 +42,22 @@ def matched(spans: Sequence[Span], into: list[memoryview], size: int) -> Pieces:
     if sum(lengths) != sum(room):
         raise LocalMisuse(f"spans of {sum(lengths)} bytes into buffers of {sum(room)}")
     return _cut(starts, lengths, into)
+
+
+def _numbers(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    if not isinstance(spans, Sequence):
+        raise LocalMisuse(f"a sequence of spans, not {type(spans).__name__}")
+    try:
+        return _whole([span.offset for span in spans]), _whole([span.length for span in spans])
+    except (AttributeError, TypeError) as error:
+        raise LocalMisuse(f"what is no span: {error}") from None
+
+
+def _whole(numbers: list[int]) -> list[int]:
+    """The same as plain integers, as they mostly are; a sum tells that soonest. Raises: TypeError
+    for what are none.
+    """
+    return numbers if type(sum(numbers)) is int else list(map(index, numbers))
 
 
 def _cut(starts: list[int], lengths: list[int], into: list[memoryview]) -> Pieces:

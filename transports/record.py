@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 from transports.base import WireTransport
 from transports.buffers import crc, total
 from transports.config import SessionConfig
-from transports.errors import BadRecording, RemoteProtocol
+from transports.errors import BadRecording, PeerLost, RemoteProtocol
 from transports.frame import HEAD_BYTES, MAX_META_BYTES, Flag, Frame, Type, decode
 from transports.handshake import Hello, parse_hello
 from transports.ledger import Ledger
@@ -51,7 +51,9 @@ class Entry:
 
 
 class RecordingTransport(WrappedTransport):
-    """Writes down what passes over its wires; `clock` returns seconds. The file stays open."""
+    """Writes down what passes over its wires; `clock` returns seconds. The file stays open. If it
+    can't be written, the links end: nothing passes that isn't in it.
+    """
 
     def __init__(
         self,
@@ -67,6 +69,8 @@ class RecordingTransport(WrappedTransport):
         self._clock = clock
         self._began = clock()
         self._num_wires = 0
+        #: Why no more can be written.
+        self._failed = ""
         file.write(MAGIC)
 
     def wrap(self, wire: Wire) -> Wire:
@@ -75,14 +79,20 @@ class RecordingTransport(WrappedTransport):
         return _RecordingWire(wire, self, number & 0xFFFF)
 
     def write(self, what: int, wire: int, views: Sequence[memoryview]) -> None:
-        """Add an entry."""
+        """Add an entry. Raises: PeerLost if the file has failed, now or before."""
+        if self._failed:
+            raise PeerLost(self._failed)
         is_body, size = bool(what & 1), total(views)
         data = b"" if is_body and not self.keep_bodies else b"".join(views)
         time_ns = max(0, round((self._clock() - self._began) * 1e9))
         fixed = _ENTRY.pack(
             what, is_body and bool(data), wire, len(data), time_ns, size, crc(views)
         )
-        self._file.write(b"".join((fixed, _CRC.pack(zlib.crc32(fixed)), data)))
+        try:
+            self._file.write(b"".join((fixed, _CRC.pack(zlib.crc32(fixed)), data)))
+        except (OSError, ValueError) as error:  # a full disk, a file that was closed
+            self._failed = f"the link can't be recorded any more: {error}"
+            raise PeerLost(self._failed) from None
 
 
 class _RecordingWire(WrappedWire):

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from typing import Protocol
 
 from transports.api import Region
+from transports.config import MAX_SIZE
 from transports.errors import LocalMisuse
 
 
@@ -23,8 +24,8 @@ class SharedRegion(Region):
     """Each transport with one-sided reads brings the memory."""
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise LocalMisuse(f"a region of {size} bytes")
+        if not isinstance(size, int) or not 0 < size < MAX_SIZE:
+            raise LocalMisuse(f"a region of {size!r} bytes")
         self.size = size
         self._sharers: set[Sharer] = set()
         self._closed = False

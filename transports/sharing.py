@@ -86,8 +86,8 @@ class Sharing:
     def find(self, number: int) -> RemoteRegion:
         """Raises: RegionClosed, LocalMisuse if the peer never shared that."""
         ledger = self._session.regions_in
-        if number not in range(1, ledger.last + 1):
-            raise LocalMisuse(f"the peer shares no region {number}")
+        if not isinstance(number, int) or not 0 < number <= ledger.last:
+            raise LocalMisuse(f"the peer shares no region {number!r}")
         if number not in self._theirs or number in ledger.closed:
             raise RegionClosed(f"the peer has closed region {number}")
         return self._theirs[number]

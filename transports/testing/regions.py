@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from transports.api import Region, Span, Transport
 from transports.errors import (
@@ -115,6 +116,42 @@ async def check_reads_out_of_bounds(setup: Setup) -> None:
                 pair.right.allocate(0)
             await pair.a.read(number, [Span(0, 10)], [ten]).wait()
             assert ten == noise(1000)[:10]
+        finally:
+            region.close()
+
+
+async def check_nonsense_of_reads(setup: Setup) -> None:
+    """Whatever isn't what it should be is the caller's mistake, and the link goes on."""
+    span, ten = Span(0, 10), bytearray(10)
+    async with setup.pair() as pair:
+        if not pair.left.capabilities.one_sided_reads:
+            return
+        region = filled(pair.right, 1000)
+        try:
+            number = await shared(pair, region)
+            halves: Any = (Span(0.5, 10), Span(0, 10.0), Span(float("nan"), 10), Span("0", 10))  # type: ignore[arg-type]
+            spans: list[Any] = [[each] for each in (*halves, None, (0, 10), 7, "0", Span)]
+            for bad in (*spans, None, 7, span, "spans", iter([span]), {span}):
+                with expect(LocalMisuse):
+                    pair.a.read(number, bad, [ten])
+            unknown: list[Any] = ["1", b"1", None, float(number), [number], 1 << 70]
+            for each in unknown:
+                with expect(LocalMisuse):
+                    pair.a.read(each, [span], [ten])
+            sizes: list[Any] = ["10", None, 10.0, -1, 1 << 62, 1 << 70, [10]]
+            for each in sizes:
+                with expect(LocalMisuse):
+                    pair.right.allocate(each)
+            with expect(Unsupported):
+                pair.right.allocate(1 << 55)
+            others: list[Any] = [None, 7, bytearray(10), region.view]
+            for each in others:
+                with expect(LocalMisuse):
+                    await pair.b.share(each)
+            assert ten == bytes(10)
+            await pair.a.read(number, [span], [ten]).wait()
+            assert ten == noise(1000)[:10]
+            await alive(pair.a, pair.b)
         finally:
             region.close()
 
@@ -260,6 +297,7 @@ CHECKS: list[Callable[[Setup], Awaitable[None]]] = [
     check_no_reads_where_there_are_none,
     check_reads_land_where_they_should,
     check_reads_out_of_bounds,
+    check_nonsense_of_reads,
     check_many_regions_and_reads_at_once,
     check_a_cancelled_read_is_quiet_in_the_end,
     check_quiet_without_wait,

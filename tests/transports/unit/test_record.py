@@ -3,14 +3,16 @@
 import asyncio
 import io
 import itertools
+import time
 import zlib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
 from tests.transports.linked import config
-from transports.errors import BadRecording, BodyRefused
+from transports.errors import BadRecording, BodyRefused, PeerLost, Unreachable
 from transports.frame import Type, decode
 from transports.link import WireLink
 from transports.memory import MemoryTransport
@@ -249,3 +251,61 @@ def _entry(what: int, flags: int, length: int, size: int, data: bytes = b"") -> 
 def test_hostile_entries(file: bytes) -> None:
     with pytest.raises(BadRecording):
         list(read_recording(io.BytesIO(file)))
+
+
+class _FullDisk(io.BytesIO):
+    """Takes so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def write(self, data: Any) -> int:
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_a_link_that_cant_be_recorded_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """In an error that callers know; `close` raises none, and nothing is written after a gap."""
+    file = _FullDisk(10_000)
+
+    async def main() -> None:
+        left, right = MemoryTransport(config("left")), MemoryTransport(config("right"))
+        recording = RecordingTransport(left, file, time.monotonic)
+        async with recording.open(), right.open():
+            listener = await right.listen("memory://recorded")
+            a = await recording.connect("memory://recorded")
+            b = await listener.accept()
+            await a.send(1, b"there is room")
+            assert (await b.recv()).meta == b"there is room"
+            file.room = 0
+            with pytest.raises(PeerLost, match="recorded"):
+                await a.send(1, b"there is none")
+            await a.close()
+            with pytest.raises(PeerLost):
+                await b.recv()
+            file.room = 10_000
+            with pytest.raises(Unreachable, match="recorded"):
+                await recording.connect("memory://recorded")
+
+    asyncio.run(main())
+    assert len(list(read_recording(io.BytesIO(file.getvalue())))) >= 5
+    assert not caplog.records
+
+
+def test_close_with_a_recording_that_was_closed() -> None:
+    file = io.BytesIO()
+
+    async def main() -> None:
+        left, right = MemoryTransport(config("left")), MemoryTransport(config("right"))
+        recording = RecordingTransport(left, file, time.monotonic)
+        async with recording.open(), right.open():
+            listener = await right.listen("memory://recorded")
+            a = await recording.connect("memory://recorded")
+            await listener.accept()
+            file.close()
+            await a.close()
+
+    asyncio.run(main())
