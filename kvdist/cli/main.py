@@ -78,7 +78,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """A distributed KV cache; so far its block manager and its transfer protocol, simulated.
+    """A distributed KV cache: nodes that serve models, and what proves that they are right.
 
     Exit status: 0 all well, 1 a replay differs from its recording or a simulation breaks a
     promise, 2 wrong usage or unreadable input, 130 interrupted.

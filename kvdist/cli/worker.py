@@ -28,7 +28,9 @@ def worker(
     kv_cache_memory_bytes: Annotated[int | None, typer.Option()] = None,
 ) -> None:
     """Run plans that come over an inherited socket, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node says when
+    # The node says when, though a terminal or a supervisor tells all processes at once.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     settings = RunnerSettings(
         model=model,
         dtype=dtype,

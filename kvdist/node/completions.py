@@ -30,6 +30,8 @@ from kvdist.node.tokenizer import Tokenizer
 
 _log = structlog.get_logger(__name__)
 
+#: OpenAI's own, for completions.
+_DEFAULT_MAX_TOKENS = 16
 #: Longer texts are turned into tokens in a thread.
 _LONG_TEXT = 4096
 
@@ -48,7 +50,9 @@ class Completions:
         model = self._models.check(body.model)
         special = body.add_special_tokens
         prompts = [await self._encode(one, add_special_tokens=special) for one in body.prompts]
-        job = self._job(request, body, prompts, body.max_tokens or 16, body.logprobs)
+        room = self._models.max_model_len - max(map(len, prompts))
+        most = body.max_tokens or max(1, min(_DEFAULT_MAX_TOKENS, room))
+        job = self._job(request, body, prompts, most, body.logprobs)
         name = f"cmpl-{request[REQUEST_ID]}"
         return await self._answer(
             request, body, job, TextShape(name, model, int(time.time()), self._tokenizer)

@@ -101,6 +101,9 @@ class Api:
             response = web.json_response(answers.error(error.status, message), status=error.status)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
+        except web.RequestPayloadError as error:
+            message = f"the body can't be read: {error}"
+            response = web.json_response(answers.error(400, message), status=400)
         except (ConnectionError, TimeoutError):
             raise  # of the client's own connection
         except Exception:  # noqa: BLE001

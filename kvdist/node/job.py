@@ -38,6 +38,8 @@ class Job:
     request_ids: list[RequestId] = field(default_factory=list)
     #: Tokens of each prompt that were found in the cache when it first ran.
     num_cached_tokens: list[int] = field(default_factory=list)
+    #: By index: when its latest token was told.
+    last_token_s: dict[int, float] = field(default_factory=dict)
     #: Sequences that met a stop string, which the scheduler knows nothing of.
     stopped: set[int] = field(default_factory=set)
     #: True when nobody waits for it any more.

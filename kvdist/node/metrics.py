@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvdist.ids import RequestId
 from kvdist.node.job import Job
 from kvdist.sched.output import Output
 from kvdist.sched.scheduler import Scheduler
@@ -42,7 +41,6 @@ class Metrics:
     def __init__(self, model: str) -> None:
         self._model = model
         self._registry = CollectorRegistry()
-        self._last_token_s: dict[RequestId, float] = {}
 
         def histogram(name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
             found = Histogram(
@@ -112,17 +110,16 @@ class Metrics:
 
     def heard(self, job: Job, index: int, output: Output) -> None:
         """News of a sequence of `job`."""
-        now_s, request_id = time.monotonic(), output.request_id
+        now_s = time.monotonic()
         if output.token_ids:
             self._generated.inc(len(output.token_ids))
-            last_s = self._last_token_s.get(request_id)
+            last_s = job.last_token_s.get(index)
             if last_s is None:
                 self._first_token.observe(now_s - job.arrived_s)
             else:
                 self._next_token.observe((now_s - last_s) / len(output.token_ids))
-            self._last_token_s[request_id] = now_s
+            job.last_token_s[index] = now_s
         if output.status.finished:
-            self._last_token_s.pop(request_id, None)
             reason = "stop" if index in job.stopped else _REASONS[output.status]
             self._ended.labels(self._model, reason).inc()
             self._whole.observe(now_s - job.arrived_s)

@@ -70,9 +70,12 @@ class Generation(_Strict):
 
     @model_validator(mode="after")
     def _is_to_be_had(self) -> Self:
-        for name in ("logit_bias", "prompt_logprobs", "min_tokens", "structured_outputs"):
+        for name in ("logit_bias", "prompt_logprobs", "structured_outputs"):
             if getattr(self, name):
                 raise ValueError(f"{name} is not supported")
+        may_end_early = not self.ignore_eos or self.stop or self.stop_token_ids
+        if self.min_tokens and may_end_early:
+            raise ValueError("min_tokens is not supported but with ignore_eos, and without stops")
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for streams alone")
         return self

@@ -43,7 +43,9 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         #: Ids from this on are no tokens.
         self.size: int = vocabulary.get_vocab_size(with_added_tokens=True)
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
         environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         environment.filters["tojson"] = lambda value, **more: json.dumps(
             value, ensure_ascii=False, **more
@@ -132,7 +134,7 @@ class Tokenizer:
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
-        except (TemplateError, TypeError) as error:
+        except (TemplateError, TypeError, ValueError) as error:
             raise InvalidRequest(f"the chat template refuses the messages: {error}") from error
 
 

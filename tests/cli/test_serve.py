@@ -189,7 +189,7 @@ def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPa
 @contextmanager
 def process(*flags: str) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-m", "kvdist", "serve", "stub", "--port", "0", *flags]
-    found = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    found = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield found
     finally:
@@ -229,7 +229,7 @@ def test_sigterm_answers_what_is_open_and_then_ends() -> None:
     with process() as found:
         link = ask(port_of(found), {"prompt": "x", "max_tokens": 400, "stream": True})
         link.recv(10)
-        found.send_signal(signal.SIGTERM)
+        os.killpg(found.pid, signal.SIGTERM)  # its worker's process as well
         answer = rest(link)
         assert answer.rstrip().endswith(b"data: [DONE]")
         assert events(found, "drained")[-1]["event"] == "drained"
@@ -244,6 +244,17 @@ def test_a_drain_that_takes_too_long_is_cut_off() -> None:
         answer = rest(link)
         assert b'"error"' in answer and b"[DONE]" not in answer
         assert events(found, "requests were cut off")
+        assert found.wait(20) == 0
+
+
+def test_a_second_signal_is_impatient() -> None:
+    with process() as found:
+        link = ask(port_of(found), {"prompt": "x", "max_tokens": 2000, "stream": True})
+        link.recv(10)
+        found.send_signal(signal.SIGTERM)
+        events(found, "asked to end")
+        found.send_signal(signal.SIGINT)
+        assert b"[DONE]" not in rest(link)
         assert found.wait(20) == 0
 
 

@@ -61,6 +61,8 @@ WRONG: list[tuple[str, Any, str | None]] = [
     (TEXT, {"prompt": "x", "suffix": "y"}, None),
     (TEXT, {"prompt": "x", "best_of": 3}, None),
     (TEXT, {"prompt": "x", "logit_bias": {"1": 1}}, None),
+    (TEXT, {"prompt": "x", "min_tokens": 2}, None),
+    (TEXT, {"prompt": "x", "min_tokens": 2, "ignore_eos": True, "stop": "y"}, None),
     (TEXT, {"prompt": "x", "cache_salt": ""}, "cache_salt"),
     (TEXT, {"prompt": "x", "cache_salt": "s" * 5000}, "cache_salt"),
     (TEXT, {"prompt": "x", "priority": 1.5}, "priority"),
@@ -140,7 +142,24 @@ def test_a_prompt_that_no_sequence_has_room_for() -> None:
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
+def test_a_body_that_is_not_what_its_head_says() -> None:
+    async def main() -> None:
+        async with running() as node:
+            headers = {"Content-Encoding": "gzip"}
+            async with node.http.post(TEXT, data=b"no gzip", headers=headers) as response:
+                assert response.status == 400
+                assert (await response.json())["error"]["type"] == "invalid_request_error"
+
+    asyncio.run(main())
+
+
+def test_what_nobody_asked_for_has_room() -> None:
+    status, answer = ask(TEXT, json.dumps({"prompt": "x" * 250}).encode())
+    assert status == 200 and answer["usage"]["completion_tokens"] == 6
+
+
 def test_fields_that_nobody_knows_are_left_unread() -> None:
     body = {"prompt": "x", "max_tokens": 1, "user": "u", "store": False, "whatever": [1]}
+    body |= {"min_tokens": 1, "ignore_eos": True}
     status, answer = ask(TEXT, json.dumps(body).encode())
     assert status == 200 and answer["choices"][0]["finish_reason"] == "length"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import ClientError
@@ -10,7 +11,7 @@ from aiohttp import ClientError
 from kvdist.sched.plan import StepPlan, StepResult
 from kvdist.sim.stub_runner import StubRunner
 from tests.node.running import Gate, Running, perfect, running, until
-from tests.node.small import stub
+from tests.node.small import CONFIG, stub
 
 
 def test_a_client_that_leaves_a_stream_aborts_it() -> None:
@@ -142,3 +143,35 @@ async def events_of(response: Any) -> list[Any]:
         lines += [line async for line in response.content]
     told = [line.removeprefix(b"data: ") for line in lines if line.startswith(b"data: ")]
     return [json.loads(line) for line in told if not line.startswith(b"[DONE]")]
+
+
+def test_numbers_of_requests_that_are_gone_take_no_room() -> None:
+    async def main() -> None:
+        async with running() as node:
+            before = len((await node.numbers()).items())
+            for _ in range(3):
+                await node.post("/v1/completions", {"prompt": "x", "max_tokens": 2})
+            assert len(await node.numbers()) == before
+            assert not node.engine.outbox and not node.engine.inbox
+
+    asyncio.run(main())
+
+
+def test_each_token_is_counted_once_though_sequences_are_preempted() -> None:
+    async def main() -> None:
+        config = replace(CONFIG, num_blocks=40)
+        async with running(config=config) as node:
+            body = {"prompt": ["abc", "defg"], "n": 4, "max_tokens": 30}
+            status, _ = await node.post("/v1/completions", body)
+            assert status == 200
+            numbers = await node.numbers()
+            assert numbers["vllm:num_preemptions_total"] > 0
+            assert numbers["vllm:generation_tokens_total"] == 8 * 30
+            assert numbers["vllm:prompt_tokens_total"] == 4 * (3 + 4)
+            sources = ("local_compute", "local_cache_hit")
+            told = [numbers[f'vllm:prompt_tokens_by_source_total{{source="{s}"}}'] for s in sources]
+            assert sum(told) == 4 * (3 + 4)
+            assert numbers["vllm:prefix_cache_queries_total"] == 4 * (3 + 4)
+            assert numbers["vllm:kv_cache_usage_perc"] == 0
+
+    asyncio.run(main())
