@@ -19,10 +19,10 @@ from kvdist.sched.sequence import SamplingParams
 
 #: Sequences of one request, over all its prompts.
 MAX_CHOICES: Final = 128
-_MAX_STOPS: Final = 64
+_MAX_STOPS: Final = 16
 
 _Text = Annotated[str, Field(max_length=1 << 24)]
-_Stop = Annotated[str, Field(min_length=1, max_length=1024)]
+_Stop = Annotated[str, Field(min_length=1, max_length=256)]
 _Token = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 

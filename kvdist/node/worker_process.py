@@ -51,6 +51,7 @@ class WorkerProcess:
     async def start(cls, command: Listing[str]) -> "WorkerProcess":
         """A process that has the socket as the descriptor that its last argument names."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        process = None
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
@@ -59,6 +60,9 @@ class WorkerProcess:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
             ours.close()
+            if process is not None:
+                process.kill()
+                await process.wait()
             raise
         return cls(process, reader, writer)
 
