@@ -42,8 +42,8 @@ class LayerMemory:
 class SingleTokens:
     """S sequences with one token each, which read about as many blocks: padded to the longest."""
 
-    #: `[S]`: where in the call.
-    positions: torch.Tensor
+    #: Where in the call; a slice, which copies nothing, if they are neighbours.
+    places: slice | torch.Tensor
     #: `[S * H * blocks]`.
     lines: torch.Tensor
     #: `[S, 1, 1, L]`, added to the scores.
@@ -108,9 +108,9 @@ def paged_attention(
     queries = query.transpose(1, 2).reshape(size * length, layer.num_heads, -1, dim)
     out = torch.empty_like(queries)
     for singles in group.singles:
-        keys, values = _read(layer, singles.lines, len(singles.positions), dim)
-        some = queries[singles.positions]  # [S, H, R, D]
-        out[singles.positions] = scores.attend(some, keys, values, singles.mask, 1)
+        keys, values = _read(layer, singles.lines, len(singles.mask), dim)
+        some = queries[singles.places]  # [S, H, R, D]
+        out[singles.places] = scores.attend(some, keys, values, singles.mask, 1)
     for tile in group.tiles:
         keys, values = _read(layer, tile.lines, 1, dim)
         some = queries[tile.begin : tile.end].permute(1, 2, 0, 3)  # [H, R, T, D]

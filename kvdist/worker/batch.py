@@ -177,7 +177,10 @@ class CallBuilder:
     def _singles(
         self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor, places: list[int]
     ) -> SingleTokens:
-        chosen = torch.tensor(places, device=table.device)
+        neighbours = len(places) == places[-1] - places[0] + 1
+        chosen: slice | torch.Tensor = slice(places[0], places[-1] + 1)
+        if not neighbours:
+            chosen = torch.tensor(places, device=table.device)
         rows, positions = packing.rows[chosen], packing.positions[chosen].unsqueeze(-1)
         size, window = geometry.block_size, geometry.window
         first = torch.zeros_like(positions)

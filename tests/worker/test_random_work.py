@@ -43,7 +43,7 @@ def engines(draw: st.DrawFn) -> tuple[str, Engine]:
     return family, engine
 
 
-@settings(max_examples=60)
+@settings(max_examples=120)
 @given(made=engines(), acts=ACTS)
 def test_random_work(made: tuple[str, Engine], acts: list[tuple[str, Any, Any]]) -> None:
     family, engine = made
