@@ -4,6 +4,7 @@ Owns:   the name of the stub, and its size.
 Knows nothing of: sockets, HTTP.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,9 @@ def _stub(settings: RunnerSettings) -> tuple[Runner, Capacity]:
 
 def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capacity]:
     progress("starting PyTorch", 0.0)
+    # Threads that spin while they wait keep others from the work that they wait for: on a busy
+    # machine a step takes a hundred times as long. Read when PyTorch is loaded, never again.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         from kvdist.worker import build  # takes seconds, and is an extra
     except ImportError as error:
