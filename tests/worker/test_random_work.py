@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from kvdist.worker.model import Model
@@ -43,7 +44,8 @@ def engines(draw: st.DrawFn) -> tuple[str, Engine]:
     return family, engine
 
 
-@settings(max_examples=120)
+@pytest.mark.timeout(600)
+@settings(max_examples=80)
 @given(made=engines(), acts=ACTS)
 def test_random_work(made: tuple[str, Engine], acts: list[tuple[str, Any, Any]]) -> None:
     family, engine = made
