@@ -125,6 +125,7 @@ def test_stop_strings_end_a_sequence_before_them() -> None:
         assert answer.choices[0].text == said[:13]
         numbers = await node.numbers()
         assert numbers['vllm:request_success_total{finished_reason="stop"}'] == 3
+        assert numbers["vllm:generation_tokens_total"] < 3 * 30  # of 40: the rest isn't computed
 
     talk(conversation)
 
