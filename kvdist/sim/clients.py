@@ -4,6 +4,7 @@ Owns:   the jobs, what they have heard, and the verdict on every token.
 Knows nothing of: how nodes get their answers.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,6 +66,8 @@ class Clients:
         self.lives: dict[str, _Life] = {}
         #: By node run and request id.
         self._of: dict[tuple[str, RequestId], _Life] = {}
+        #: Some that were given out.
+        self._tickets: deque[Ticket] = deque(maxlen=8)
         #: By node run: what follows if it dies before a request under way has arrived.
         self._under_way: dict[str, list[Callable[[], None]]] = {}
         self.num_right = self.num_failed = self.num_aborted = self.num_refused = 0
@@ -124,6 +127,8 @@ class Clients:
 
     def _decode(self, life: _Life, source: Source | None) -> None:
         job = life.job
+        if self._tickets and self._world.happens(self._cluster.faults.garbage):
+            source = self._world.chance.choice(self._tickets)  # somebody else's
         node = self._cluster.nodes.get(job.decode)
         if life.is_aborted:
             return
@@ -195,6 +200,8 @@ class Clients:
         if life.has_ticket:
             self._cluster.violated(f"{life.job.name}: two answers for {request_id}")
         life.has_ticket = True
+        if ticket is not None:
+            self._tickets.append(ticket)
         if life.job.way == "ticket" and not life.is_aborted:
             self._cluster.hold(life.job.answer_delay, lambda: self._decode(life, ticket))
 

@@ -41,7 +41,8 @@ class Faults:
     pause: float = 0.0
     #: Of requests: aborted at some time.
     abort: float = 0.0
-    #: Of control and data messages: garbage comes in their place, or beside them.
+    #: Of control and data messages: garbage comes in their place, or beside them; of requests: they
+    #: come with somebody else's ticket.
     garbage: float = 0.0
 
 

@@ -209,7 +209,10 @@ class SimWorker:
         values: list[int] = []
 
         def read(count: int) -> None:
+            blocks = self._node.manager.block_pool.blocks
             for block, head, slot in cells[len(values) : count]:
+                if self._node.is_alive and not blocks[block].ref_cnt:
+                    self.cluster.violated(f"I4: {self.name} sends block {block}, which is free")
                 values.append(self.memory.cells(block, head)[slot])
 
         def finish() -> None:
