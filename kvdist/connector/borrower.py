@@ -331,7 +331,7 @@ class Borrower:
         self._by_number[claim.number] = claim
         request = next(iter(claim.wanting.values()))
         assert request.hash_block_size, "looked at when it came"
-        most = (request.num_tokens - 1) // request.hash_block_size
+        most = min((request.num_tokens - 1) // request.hash_block_size, MAX_LIST)
         hashes = tuple(request.block_hashes[:most])
         borrow = Borrow(PullId(claim.number), self._run, hashes, request.hash_block_size)
         self._out.append(SendToNode(claim.node, borrow))

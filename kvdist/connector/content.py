@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from kvdist.cache.block_hash import pack_tokens
-from kvdist.cache.extra_keys import ExtraKeys
+from kvdist.cache.extra_keys import ExtraKeys, frame
 from kvdist.ids import BlockHash
 
 DIGEST_BYTES: Final = 32
@@ -33,15 +33,17 @@ class Known(Protocol):
 
 
 def digest(request: Known, num_tokens: int) -> bytes:
-    """Of a request's first tokens: the hash of its last whole block, and the tokens behind that.
+    """Of a request's first tokens: the hash of its last whole block, and the tokens behind that,
+    with their images and embeddings.
 
     The hash covers adapters, salts and all else that decides K/V; without one they are named.
     """
     size = request.hash_block_size
     count = min(num_tokens // size, len(request.block_hashes)) if size else 0
     last = request.block_hashes[count - 1] if count else repr(request.extra_keys).encode()
-    tail = request.all_token_ids[count * (size or 0) : num_tokens]
-    return _of(last, tail)
+    first = count * (size or 0)
+    keys = frame(request.extra_keys.of_block(first, num_tokens)) if count else b""
+    return _of(last + keys, request.all_token_ids[first:num_tokens])
 
 
 def digest_of_hash(last: BlockHash) -> bytes:

@@ -51,6 +51,8 @@ class _Part:
     #: Landed so far, by group: up to which token; and under way, up to which.
     landed: list[int]
     asked: list[int]
+    #: Bodies that were placed and haven't landed.
+    num_landing: int = 0
     #: The owner's tables, if we read by ourselves, and how far they may be read.
     source: Blocks = ()
     source_groups: tuple[Group, ...] = ()
@@ -154,6 +156,7 @@ class Fetcher:
         if all(first == last for first, last in spans):
             return None
         part.asked = [last for _, last in spans]
+        part.num_landing += 1
         return self._targets(part, spans)
 
     def link_lost(self, address: str) -> None:
@@ -171,7 +174,9 @@ class Fetcher:
             return
         part.landed = [max(have, last) for have, (_, last) in zip(part.landed, spans, strict=True)]
         part.has_moved, part.is_reading = True, False
-        done = all(
+        part.num_landing = max(0, part.num_landing - 1)
+        # A later body over another link may be there first.
+        done = not part.num_landing and all(
             have >= last for have, (_, last) in zip(part.landed, part.fetch.wanted, strict=True)
         )
         if part.machine.state is not State.LANDING:

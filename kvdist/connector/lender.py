@@ -145,8 +145,8 @@ class Lender:
     def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
         """A request whose K/V are for a peer holds all blocks that it will write (T11)."""
         transfer = self._to_lend.get(request_id)
-        if request_id in self._unwanted:
-            return
+        if request_id in self._unwanted or request_id in self._by_request:
+            return  # a host may say it twice
         blocks = kept(self._geometry, blocks, resume_tokens)
         if transfer is not None and self._geometry.streams and self._fits(blocks):
             content = self._contents(request_id, resume_tokens)

@@ -112,6 +112,8 @@ def _text(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= _MAX_NAME:
         raise InvalidRequest(f"kv_transfer_params: {name} is a text of 1 to {_MAX_NAME} letters")
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InvalidRequest(f"kv_transfer_params: {name} has half a letter, which can't be sent")
     return value
 
 

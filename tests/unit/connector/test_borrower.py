@@ -7,6 +7,7 @@ import pytest
 from kvdist.connector.effects import SendToNode
 from kvdist.connector.local import Cancel, Fetch
 from kvdist.connector.messages import (
+    MAX_LIST,
     Borrow,
     Lent,
     NodeMessage,
@@ -581,3 +582,12 @@ def test_what_a_stream_is_asked_by() -> None:
     reader = Reader()
     reader.come("r", BY_STREAM)
     assert [m for _, m in reader.said()] == [Stream("t")]
+
+
+def test_a_question_by_hash_has_an_end() -> None:
+    """However long the prompt: a peer refuses longer lists, and cuts the link."""
+    reader = Reader()
+    reader.come("r", ByHash("p"), 4 * MAX_LIST + 9)
+    ((_, message),) = reader.said()
+    assert isinstance(message, Borrow)
+    assert len(message.hashes) == MAX_LIST

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvdist.cache import BlockHasher, ExtraKeys, Request
+from kvdist.cache import BlockHasher, ExtraKeys, MultiModalItem, Request
 from kvdist.connector.content import digest, digest_of_hash
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -39,3 +39,15 @@ def test_salt(size: int | None, num_tokens: int) -> None:
 def test_of_a_hash() -> None:
     request = a_request(PROMPT)
     assert digest(request, 8) == digest_of_hash(request.block_hashes[1])
+
+
+def test_an_image_behind_the_last_whole_block() -> None:
+    """Its placeholders are the same tokens as another's."""
+
+    def with_image(name: str) -> Request:
+        keys = ExtraKeys(mm_items=(MultiModalItem(name, 8, 2),))
+        return Request("r", PROMPT, BlockHasher(4), extra_keys=keys)
+
+    assert digest(with_image("cat"), 8) == digest(with_image("dog"), 8)
+    assert digest(with_image("cat"), 9) == digest(with_image("cat"), 9)
+    assert digest(with_image("cat"), 9) != digest(with_image("dog"), 9)

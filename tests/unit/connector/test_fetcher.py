@@ -390,3 +390,15 @@ def test_a_later_run_of_the_owner_may_deny() -> None:
     fetching = confirming()
     fetching.fetcher.on_denied("p", Denied(fetching.part, Why.GONE))
     assert failures(fetching) == ["the owner says gone"]
+
+
+def test_a_later_body_lands_first() -> None:
+    """T3: over another link of its owner's; the earlier one still lands."""
+    fetching = landing()
+    assert place(fetching, (0, 8)) is not None
+    assert place(fetching, (8, 16)) is not None
+    fetching.news()
+    fetching.fetcher.landed(fetching.part, ((8, 16),))
+    assert fetching.said() == []
+    fetching.fetcher.landed(fetching.part, ((0, 8),))
+    assert [type(message) for message in fetching.said()] == [Confirm]

@@ -582,3 +582,18 @@ def test_it_ends_while_it_is_taken_back() -> None:
     assert owner.news() == [TicketReady("r", None)]
     owner.acknowledge()
     assert returned(owner) == [[1, 2, 3, 4]]
+
+
+def test_a_host_may_say_twice_that_a_request_was_admitted() -> None:
+    """As vLLM's does: one lease, and its blocks are held until it is over."""
+    owner = Owner()
+    owner.lender.lend_at_end("r", "t")
+    for _ in range(2):
+        owner.lender.admitted("r", tables(16), 16)
+    owner.acknowledge()
+    assert len(owner.lender.leases) == 1
+    assert owner.lender.finished("r", tables(16), 16, is_usable=True) == [1, 2, 3, 4]
+    owner.later(31.0)
+    owner.acknowledge()
+    assert returned(owner) == [[1, 2, 3, 4]]
+    assert not owner.lender.leases

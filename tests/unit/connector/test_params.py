@@ -124,3 +124,9 @@ def test_whatever_a_client_sends(outer: dict[str, Any], ours: Any) -> None:
     except InvalidRequest:
         return
     assert wish is None or read_params(write_params(wish)) == wish
+
+
+def test_half_a_letter() -> None:
+    """JSON can name one; no message can carry it."""
+    with pytest.raises(InvalidRequest, match="transfer_id"):
+        read_params({"do_remote_decode": True, "kvdist": {"transfer_id": "t\ud83d"}})
