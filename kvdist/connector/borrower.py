@@ -66,6 +66,8 @@ class Borrower:
         self._runs: dict[NodeId, Incarnation] = {}
         self._pulls: dict[PullId, Pull] = {}
         self._pull_of: dict[RequestId, Pull] = {}
+        #: Of those: whose own request has ended, and that go on for others (T20).
+        self._for_others: dict[PullId, Pull] = {}
         #: Tokens that requests compute here because their pulls failed.
         self._recomputing: dict[RequestId, int] = {}
         self.timers: Timers[tuple[str, str]] = Timers()
@@ -174,13 +176,16 @@ class Borrower:
         claim = self._claim_of.get(request_id)
         if claim is None:
             return
-        self._leave(claim, request_id)
-        pull = self._pull_of.get(request_id)
         # Its blocks are the destination, and stay until the pull is over. Whoever else waits for
         # the same content keeps it going.
-        if pull is not None and rules.may_cancel(self._num_waiting(pull)):
-            pull.reason = pull.reason or "nobody wants it any more"
-            self._handle_pull(pull, pulls.Event.UNWANTED)
+        if (pull := self._pull_of.get(request_id)) is not None:
+            self._for_others[pull.pull] = pull
+        self._leave(claim, request_id)
+        for pull in list(self._for_others.values()):
+            if rules.may_cancel(self._num_waiting(pull)):
+                del self._for_others[pull.pull]
+                pull.reason = pull.reason or "nobody wants it any more"
+                self._handle_pull(pull, pulls.Event.UNWANTED)
 
     def _num_waiting(self, pull: Pull) -> int:
         """Requests beside the pull's own that wait for its content."""
@@ -426,6 +431,7 @@ class Borrower:
     def _end_claim(self, pull: Pull) -> None:
         assert pull.machine.state in (P.LOADED, P.OVER)
         del self._pulls[pull.pull]
+        self._for_others.pop(pull.pull, None)
         if self._pull_of.get(pull.request_id) is pull:
             del self._pull_of[pull.request_id]
         claim = pull.claim

@@ -542,10 +542,26 @@ def test_who_asked_first_goes_away() -> None:
     fetches = reader.admit("a")
     reader.borrower.finished("a")
     assert not [m for _, m in reader.told_workers() if isinstance(m, Cancel)]
-    reader.borrower.finished("b")
-    assert not [m for _, m in reader.told_workers() if isinstance(m, Cancel)]
     reader.end(fetches)
     assert moved(reader) == [Loaded("a")]
+
+
+@pytest.mark.parametrize("lease", [b"a lease of p....", b"another lease..."])
+def test_who_it_went_on_for_goes_away_too(lease: bytes) -> None:
+    """T20: nobody waits any more, by whichever lease."""
+    reader = Reader()
+    reader.come("a", a_ticket())
+    reader.come("b", a_ticket(lease))
+    fetches = reader.admit("a")
+    reader.borrower.finished("a")
+    assert not reader.told_workers()
+    reader.borrower.finished("b")
+    assert [m for _, m in reader.told_workers()] == [Cancel(fetches[0].part)]
+    reader.end(fetches, "cancelled")
+    reader.quiet(fetches)
+    leases = {a_ticket().lease, LeaseId(lease)}
+    released = {m.lease for _, m in reader.said() if isinstance(m, Release)}
+    assert released == leases
 
 
 def test_the_last_that_wanted_it_goes_away() -> None:
