@@ -597,3 +597,19 @@ def test_a_host_may_say_twice_that_a_request_was_admitted() -> None:
     owner.acknowledge()
     assert returned(owner) == [[1, 2, 3, 4]]
     assert not owner.lender.leases
+
+
+def test_a_question_that_comes_again_when_its_lease_is_over() -> None:
+    """T14: it is answered, by another lease."""
+    owner = Owner(cached=4)
+    tickets = []
+    for _ in range(2):
+        owner.lender.on_borrow("d", borrow())
+        owner.acknowledge()
+        (ticket,) = lent(owner)
+        assert ticket is not None
+        tickets.append(ticket.lease)
+        owner.lender.on_release("d", Release(ticket.lease, RUN))
+        owner.acknowledge()
+        owner.news()
+    assert len(set(tickets)) == 2
