@@ -94,8 +94,11 @@ class SchedulingMachine(RuleBasedStateMachine):
         n: int,
         offer: int | None,
         lends: bool,
+        prefill_only: bool = False,
         **more: Any,
     ) -> None:
+        n = 1 if prefill_only else n
+        more["prefill_only"] = prefill_only
         for i in range(1, n + 1):
             name = f"client-{self.num_added + i}"
             self.remote.offers[name] = offer
