@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kvdist.sched.plan import SampledTokens
 from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceEvent
-from kvdist.sched.steps import Part
+from kvdist.sched.steps import Turn
 
 #: Above any vocabulary; the block hash frames tokens in 32 bits.
 _TOO_LARGE = (1 << 32) - 1
@@ -33,17 +33,17 @@ class Outcome:
     logprobs: tuple[TokenLogprobs, ...] = ()
 
 
-def read_outcome(part: Part, sampled: SampledTokens | None, max_drafts: int) -> Outcome | None:
-    """What one part came to; None if the answer is not one to its question."""
-    sequence = part.sequence
-    if not part.samples:
-        done = sequence.prefill_only and part.start + part.num_tokens == sequence.num_target_tokens
+def read_outcome(turn: Turn, sampled: SampledTokens | None, max_drafts: int) -> Outcome | None:
+    """What one turn came to; None if the answer is not one to its question."""
+    sequence = turn.sequence
+    if not turn.samples:
+        done = sequence.prefill_only and turn.start + turn.num_tokens == sequence.num_target_tokens
         return Outcome(event=SequenceEvent.PREFILLED if done else None)
     if sampled is None or not _are_tokens(sampled.token_ids):
         return None
     if len(sampled.logprobs) not in (0, len(sampled.token_ids)):
         return None
-    tokens, drafts = sampled.token_ids, part.draft_token_ids
+    tokens, drafts = sampled.token_ids, turn.draft_token_ids
     num_right = len(tokens) - 1
     if not 0 <= num_right <= len(drafts) or tokens[:num_right] != drafts[:num_right]:
         return None

@@ -18,7 +18,7 @@ from kvdist.sched.planning import Planning
 from kvdist.sched.roles import NoRemoteCache
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
-from kvdist.sched.steps import Part
+from kvdist.sched.steps import Turn
 
 
 class Planner:
@@ -62,20 +62,20 @@ class Planner:
             if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
                 continue
             start = sequence.request.num_computed_tokens
-            part = self._next_part(sequence, start, planning.num_tokens_left)
-            if part is None or not part.num_tokens:
+            turn = self._next_turn(sequence, start, planning.num_tokens_left)
+            if turn is None or not turn.num_tokens:
                 continue
-            new_blocks = self._make_room(part)
+            new_blocks = self._make_room(turn)
             if new_blocks is None:
                 all_fit = False
             else:
-                planning.add(part, new_blocks)
+                planning.add(turn, new_blocks)
         return all_fit
 
-    def _next_part(self, sequence: Sequence, start: int, num_tokens: int) -> Part | None:
+    def _next_turn(self, sequence: Sequence, start: int, num_tokens: int) -> Turn | None:
         """What the next step computes of it; None if its turn has not come.
 
-        A part of no tokens is a prefill of which all is there.
+        A turn of no tokens is a prefill of which all is there.
         """
         target, drafts = sequence.num_target_tokens, sequence.draft_token_ids
         if not sequence.prefill_only:
@@ -90,30 +90,30 @@ class Planner:
         if drafts:  # they came with the last known token, which alone is left to compute
             drafts = drafts[: min(num_tokens - 1, sequence.max_len - target - 1)]
         num_tokens = max(0, end - start) + len(drafts)
-        return Part(sequence, sequence.attempt, start, num_tokens, samples, drafts)
+        return Turn(sequence, sequence.attempt, start, num_tokens, samples, drafts)
 
-    def _allocate(self, part: Part, hit: CacheHit | None = None) -> KVCacheBlocks | None:
-        sequence = part.sequence
-        lookahead = self._num_lookahead_tokens if part.samples else 0
+    def _allocate(self, turn: Turn, hit: CacheHit | None = None) -> KVCacheBlocks | None:
+        sequence = turn.sequence
+        lookahead = self._num_lookahead_tokens if turn.samples else 0
         if sequence.hold_whole_prompt and hit is not None:
-            lookahead = sequence.num_target_tokens - part.start - part.num_tokens
+            lookahead = sequence.num_target_tokens - turn.start - turn.num_tokens
         return self._manager.allocate_slots(
             sequence.request,
-            part.num_tokens,
+            turn.num_tokens,
             hit,
             num_lookahead_tokens=lookahead,
             num_encoder_tokens=len(sequence.encoder_token_ids) if hit is not None else 0,
         )
 
-    def _make_room(self, part: Part) -> KVCacheBlocks | None:
+    def _make_room(self, turn: Turn) -> KVCacheBlocks | None:
         """Blocks for a running sequence, if need be from the last of those that run."""
-        sequence = part.sequence
-        while (new_blocks := self._allocate(part)) is None:
+        sequence = turn.sequence
+        while (new_blocks := self._allocate(turn)) is None:
             self._remote_cache.short_of_blocks()
             victim = self._roster.running.last()
             if self._manager.block_pool.steps.waiting_blocks():
                 return None  # blocks are on their way: they come when a step is over
-            if victim is sequence and sequence.num_parts_in_flight:
+            if victim is sequence and sequence.num_turns_in_flight:
                 return None  # so may its own
             if not self._remote_cache.may_preempt(victim):
                 return None
@@ -169,16 +169,16 @@ class Planner:
     def _run(self, sequence: Sequence, planning: Planning, hit: CacheHit | None) -> bool:
         """Let a waiting one run; False, and nothing has changed, if there is no room for it."""
         start = sequence.request.num_computed_tokens if hit is None else hit.num_tokens
-        part = self._next_part(sequence, start, planning.num_tokens_left)
-        if part is None or not (hit is None or self._may_enter(sequence, hit)):
+        turn = self._next_turn(sequence, start, planning.num_tokens_left)
+        if turn is None or not (hit is None or self._may_enter(sequence, hit)):
             return False
         new_blocks = None
-        if part.num_tokens or hit is not None:
-            new_blocks = self._allocate(part, hit)
+        if turn.num_tokens or hit is not None:
+            new_blocks = self._allocate(turn, hit)
             if new_blocks is None:
                 return False
         self._roster.run(sequence)
-        planning.add(part, new_blocks)
+        planning.add(turn, new_blocks)
         if hit is not None:
             self._remote_cache.admitted(sequence, self._roster.tables(sequence), hit.num_tokens, 0)
         return True

@@ -10,7 +10,7 @@ from kvdist.cache import BlockCopy, KVCacheBlocks, KVCacheManager
 from kvdist.ids import RequestId
 from kvdist.sched.plan import BlockIds, NewSequence, ScheduledSequence, StepPlan
 from kvdist.sched.sequence import Sequence
-from kvdist.sched.steps import Part, StepInFlight
+from kvdist.sched.steps import StepInFlight, Turn
 
 
 class WorkerRows:
@@ -56,18 +56,18 @@ class Planning:
         self._new: list[NewSequence] = []
         self._no_blocks: BlockIds = ((),) * len(manager.config.kv_cache_groups)
 
-    def add(self, part: Part, new_blocks: KVCacheBlocks | None) -> None:
-        """`part` has its slots: it is in flight from now on."""
-        sequence, request = part.sequence, part.sequence.request
-        request.num_computed_tokens = part.start + part.num_tokens
-        request.num_in_flight_tokens += part.num_tokens
-        sequence.num_parts_in_flight += 1
-        sequence.num_pending_tokens += part.samples
+    def add(self, turn: Turn, new_blocks: KVCacheBlocks | None) -> None:
+        """`turn` has its slots: it is in flight from now on."""
+        sequence, request = turn.sequence, turn.sequence.request
+        request.num_computed_tokens = turn.start + turn.num_tokens
+        request.num_in_flight_tokens += turn.num_tokens
+        sequence.num_turns_in_flight += 1
+        sequence.num_pending_tokens += turn.samples
         sequence.draft_token_ids = ()
-        self.step.parts.append(part)
-        if not part.num_tokens:
+        self.step.turns.append(turn)
+        if not turn.num_tokens:
             return  # all is there already: it only has to see that the steps before it end
-        self.num_tokens_left -= part.num_tokens
+        self.num_tokens_left -= turn.num_tokens
         new_block_ids = self._no_blocks
         if not sequence.on_worker:
             self._introduce(sequence)
@@ -76,11 +76,11 @@ class Planning:
         self.scheduled.append(
             ScheduledSequence(
                 request.request_id,
-                part.start,
-                part.num_tokens - len(part.draft_token_ids),
-                part.samples,
+                turn.start,
+                turn.num_tokens - len(turn.draft_token_ids),
+                turn.samples,
                 new_block_ids,
-                part.draft_token_ids,
+                turn.draft_token_ids,
             )
         )
 

@@ -40,7 +40,7 @@ from kvdist.sched.roles import (
 )
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
-from kvdist.sched.steps import Part, StepInFlight, StepsInFlight
+from kvdist.sched.steps import StepInFlight, StepsInFlight, Turn
 from kvdist.sched.table_checksum import table_checksum
 
 _DEFAULT_PARAMS = SamplingParams()
@@ -206,7 +206,7 @@ class Scheduler:
                 return planning.plan(copies, roster.rows, self.settings.num_lookahead_tokens)
             step.result = StepResult(step.number)
             self._settle_what_is_over()
-            if self.steps or not step.parts:
+            if self.steps or not step.turns:
                 return None
             # Some ended with nothing to compute, and left their place to others.
         return None
@@ -255,14 +255,14 @@ class Scheduler:
         self.stats.num_failed_steps += 1
         withdrawn = set(self.manager.withdraw_step(failed.number))
         self.roster.loads.spoil(withdrawn)
-        concerned = {part.sequence: None for part in failed.parts if not part.stale}
+        concerned = {turn.sequence: None for turn in failed.turns if not turn.stale}
         for sequence in concerned:
             sequence.num_failures += 1
         for step in self.steps.since(failed.number):
             if not step.failed:
                 step.failed = True
                 self.roster.rows.drop_again(step)
-                concerned |= {part.sequence: None for part in step.parts if not part.stale}
+                concerned |= {turn.sequence: None for turn in step.turns if not turn.stale}
         for sequence in self.roster.waiting.owners:  # those that run were admitted by such a step
             if any(not withdrawn.isdisjoint(table) for table in self.roster.tables(sequence)):
                 concerned[sequence] = None
@@ -277,18 +277,18 @@ class Scheduler:
                 self.manager.release_block_copies(step.block_copies)
             if step.failed:
                 continue
-            for part in step.parts:
-                self._settle_part(part, step.result.sampled.get(part.sequence.request_id))
+            for turn in step.turns:
+                self._settle_turn(turn, step.result.sampled.get(turn.sequence.request_id))
 
-    def _settle_part(self, part: Part, sampled: SampledTokens | None) -> None:
-        sequence, request = part.sequence, part.sequence.request
-        if part.stale:
-            self.stats.num_stale_outputs += part.samples
+    def _settle_turn(self, turn: Turn, sampled: SampledTokens | None) -> None:
+        sequence, request = turn.sequence, turn.sequence.request
+        if turn.stale:
+            self.stats.num_stale_outputs += turn.samples
             return
-        sequence.num_parts_in_flight -= 1
-        sequence.num_pending_tokens -= part.samples
-        request.num_in_flight_tokens -= part.num_tokens
-        outcome = read_outcome(part, sampled, self._planner.max_drafts)
+        sequence.num_turns_in_flight -= 1
+        sequence.num_pending_tokens -= turn.samples
+        request.num_in_flight_tokens -= turn.num_tokens
+        outcome = read_outcome(turn, sampled, self._planner.max_drafts)
         if outcome is None:
             self.stats.num_malformed_outputs += 1
             sequence.num_failures += 1
@@ -299,7 +299,7 @@ class Scheduler:
         if outcome.token_ids:
             request.append_output_token_ids(outcome.token_ids)
         sequence.draft_token_ids = outcome.draft_token_ids
-        num_written = part.start + part.num_tokens - outcome.num_rejected
+        num_written = turn.start + turn.num_tokens - outcome.num_rejected
         sequence.num_settled_tokens = min(num_written, request.num_tokens)
         self.remote_cache.settled(sequence, sequence.num_settled_tokens)
         if outcome.event is not None:

@@ -149,9 +149,9 @@ class Sequence:
         "kv_transfer_params",
         "max_len",
         "num_failures",
-        "num_parts_in_flight",
         "num_pending_tokens",
         "num_settled_tokens",
+        "num_turns_in_flight",
         "on_worker",
         "order",
         "prefill_only",
@@ -201,7 +201,7 @@ class Sequence:
         #: Counts up when all in flight becomes stale.
         self.attempt = 0
         #: Steps of this attempt that compute it and are not over.
-        self.num_parts_in_flight = 0
+        self.num_turns_in_flight = 0
         #: Tokens that those steps sample.
         self.num_pending_tokens = 0
         #: Guesses for the next step to verify.
@@ -242,7 +242,7 @@ class Sequence:
         request = self.request
         request.num_computed_tokens = request.num_in_flight_tokens = 0
         self.attempt += 1
-        self.num_parts_in_flight = self.num_pending_tokens = self.num_settled_tokens = 0
+        self.num_turns_in_flight = self.num_pending_tokens = self.num_settled_tokens = 0
         self.draft_token_ids = ()
         self.worthless = False
 

@@ -4,7 +4,7 @@ Owns:   the plans that are not over.
 Knows nothing of: queues, blocks; what a result means.
 Source: S26; vLLM 0.32 recognises stale output by counting placeholders, here attempts are.
 
-Steps end in the order in which they were planned, whatever order their results come in. A part is
+Steps end in the order in which they were planned, whatever order their results come in. A turn is
 stale when its sequence has begun a new attempt since: it was preempted, or has to be computed anew.
 """
 
@@ -18,7 +18,7 @@ from kvdist.sched.sequence import Sequence
 
 
 @dataclass(slots=True)
-class Part:
+class Turn:
     """What one step does for one sequence."""
 
     sequence: Sequence
@@ -40,7 +40,7 @@ class StepInFlight:
     """A planned step."""
 
     number: int
-    parts: list[Part] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     block_copies: tuple[BlockCopy, ...] = ()
     #: Rows that its plan tells the worker to drop.
     dropped_rows: tuple[tuple[RequestId, ...], tuple[RequestId, ...]] = ((), ())

@@ -24,16 +24,16 @@ from kvdist.ids import BlockId, RequestId
 from kvdist.sched.plan import ScheduledSequence
 
 
-def used_entries(spec: KVCacheSpec, part: ScheduledSequence) -> slice:
-    """Entries of a group's table that computing `part` reads or writes.
+def used_entries(spec: KVCacheSpec, turn: ScheduledSequence) -> slice:
+    """Entries of a group's table that computing `turn` reads or writes.
 
-    >>> part = ScheduledSequence("r", num_computed_tokens=40, num_tokens=8, samples=True,
+    >>> turn = ScheduledSequence("r", num_computed_tokens=40, num_tokens=8, samples=True,
     ...                          new_block_ids=((),))
-    >>> used_entries(SlidingWindowSpec(block_size=4, sliding_window=10), part)
+    >>> used_entries(SlidingWindowSpec(block_size=4, sliding_window=10), turn)
     slice(7, 12, None)
     """
-    start = part.num_computed_tokens
-    end = start + part.num_tokens + len(part.draft_token_ids)
+    start = turn.num_computed_tokens
+    end = start + turn.num_tokens + len(turn.draft_token_ids)
     match spec:
         case CrossAttentionSpec():
             return slice(None)
@@ -55,7 +55,7 @@ def table_checksum(
 ) -> int:
     """What a worker should say, if the tables of each sequence are `tables`."""
     checksum = 0
-    for part in scheduled:
-        for spec, table in zip(specs, tables(part.request_id), strict=True):
-            checksum = crc32(array("i", table[used_entries(spec, part)]).tobytes(), checksum)
+    for turn in scheduled:
+        for spec, table in zip(specs, tables(turn.request_id), strict=True):
+            checksum = crc32(array("i", table[used_entries(spec, turn)]).tobytes(), checksum)
     return checksum

@@ -34,7 +34,7 @@ class Post:
         """`node` is reached so from now on."""
         self._receivers[node] = receive
 
-    def part(self, one: NodeId, other: NodeId, until: float) -> None:
+    def separate(self, one: NodeId, other: NodeId, until: float) -> None:
         """These two can't reach each other."""
         self._apart[frozenset((one, other))] = until
 

@@ -19,7 +19,7 @@ from kvdist.sim.script import (
     Drain,
     KillNode,
     KillWorker,
-    Part,
+    Partition,
     Pause,
     Script,
     StallLink,
@@ -142,9 +142,9 @@ def _do(cluster: Cluster, action: Action) -> None:
         case Pause(_, name, seconds):
             world.note(cluster.nodes[name].name, "stands still", seconds)
             cluster.nodes[name].pause(seconds)
-        case Part(_, one, other, seconds):
+        case Partition(_, one, other, seconds):
             world.note("network", f"parts {one} and {other}", seconds)
-            cluster.post.part(one, other, world.now + seconds)
+            cluster.post.separate(one, other, world.now + seconds)
         case CutLink(_, pick):
             if links := cluster.open_links():
                 links[pick % len(links)].cut_from_outside()

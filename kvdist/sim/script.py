@@ -75,7 +75,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Partition:
     """Two nodes can't reach each other."""
 
     at: float
@@ -101,7 +101,7 @@ class StallLink:
     seconds: float
 
 
-Action: TypeAlias = Come | KillNode | KillWorker | Drain | Pause | Part | CutLink | StallLink
+Action: TypeAlias = Come | KillNode | KillWorker | Drain | Pause | Partition | CutLink | StallLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Walk:
             "kill worker": faults.kill_worker,
             "drain": 0.0 if calm else 0.02,
             "pause": faults.pause,
-            "part": faults.partition,
+            "partition": faults.partition,
             "cut": faults.cut,
             "stall": faults.stall,
         }
@@ -231,9 +231,9 @@ class Walk:
                 return Drain(at, node)
             case "pause":
                 return Pause(at, node, chance.choice((0.5, 3.0, 35.0)))
-            case "part" if len(self._nodes) > 1:
+            case "partition" if len(self._nodes) > 1:
                 one, other = chance.sample(self._nodes, 2)
-                return Part(at, one, other, chance.uniform(0.1, 20.0))
+                return Partition(at, one, other, chance.uniform(0.1, 20.0))
             case "stall":
                 return StallLink(at, chance.randrange(1 << 16), chance.uniform(0.5, 20.0))
             case _:

@@ -101,12 +101,12 @@ class Rows:
         return row
 
     def checksum(self, specs: Sequence[KVCacheSpec], scheduled: Iterable[ScheduledSequence]) -> int:
-        """Of the table entries that these parts use (I5), as `sched.table_checksum` has it."""
+        """Of the table entries that these turns use (I5), as `sched.table_checksum` has it."""
         checksum = 0
-        for part in scheduled:
-            number = self._by_id[part.request_id].number
+        for turn in scheduled:
+            number = self._by_id[turn.request_id].number
             for spec, table in zip(specs, self.tables.groups, strict=True):
-                entries = table.blocks[number, : table.lengths[number]][used_entries(spec, part)]
+                entries = table.blocks[number, : table.lengths[number]][used_entries(spec, turn)]
                 checksum = crc32(entries.tobytes(), checksum)
         return checksum
 

@@ -47,16 +47,16 @@ class ModelRunner:
         for new in plan.new_sequences:
             self.rows.add(new)
         pieces = []
-        for part in plan.scheduled:
-            if part.draft_token_ids:
+        for turn in plan.scheduled:
+            if turn.draft_token_ids:
                 raise LocalMisuse("no drafter here: num_lookahead_tokens has to be 0")
-            row = self.rows.extend(part)
-            pieces.append(Piece(row, part.num_computed_tokens, part.num_tokens, part.samples))
+            row = self.rows.extend(turn)
+            pieces.append(Piece(row, turn.num_computed_tokens, turn.num_tokens, turn.samples))
         if not pieces:
             return StepResult(plan.step)
         sampling = [
-            (part.request_id, piece)
-            for part, piece in zip(plan.scheduled, pieces, strict=True)
+            (turn.request_id, piece)
+            for turn, piece in zip(plan.scheduled, pieces, strict=True)
             if piece.samples
         ]
         logits = self._compute(pieces)

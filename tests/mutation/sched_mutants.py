@@ -101,7 +101,7 @@ SCHED_MUTANTS = [
     Mutant(
         "planning stops where somebody ended meanwhile",
         SCHEDULER,
-        "            if self.steps or not step.parts:\n                return None\n",
+        "            if self.steps or not step.turns:\n                return None\n",
         "            return None\n",
         SCHEDULER_TEST,
     ),
@@ -115,7 +115,7 @@ SCHED_MUTANTS = [
     Mutant(
         "who lacks a block gives up what its own step may bring",
         PLANNER,
-        "            if victim is sequence and sequence.num_parts_in_flight:",
+        "            if victim is sequence and sequence.num_turns_in_flight:",
         "            if False:",
         PLANNER_TEST,
     ),
@@ -213,7 +213,7 @@ SCHED_MUTANTS = [
     Mutant(
         "S13: nothing is in flight",
         PLANNING,
-        "        request.num_in_flight_tokens += part.num_tokens\n",
+        "        request.num_in_flight_tokens += turn.num_tokens\n",
         "",
         SCHEDULER_TEST,
     ),

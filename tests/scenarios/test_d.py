@@ -54,7 +54,7 @@ def test_d13() -> None:
     town = Town()
     names = [town.come() for _ in range(4)]
     town.until(town.is_pulling)
-    town.cluster.post.part("p", "d", town.world.now + 20.0)
+    town.cluster.post.separate("p", "d", town.world.now + 20.0)
     names += [town.come(way="stream"), town.come(way="hash")]
     town.run(20.0)
     town.finish(*names, town.come())

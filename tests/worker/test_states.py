@@ -31,8 +31,8 @@ def states() -> States:
 def piece(rows: Rows, name: str, table: tuple[int, ...], start: int, num_tokens: int) -> Piece:
     blocks = tuple(BlockId(block) for block in table)
     rows.add(NewSequence(name, (1,) * (start + num_tokens), (blocks,)))
-    part = ScheduledSequence(name, start, num_tokens, True, ((),))
-    return Piece(rows.extend(part), start, num_tokens, True)
+    turn = ScheduledSequence(name, start, num_tokens, True, ((),))
+    return Piece(rows.extend(turn), start, num_tokens, True)
 
 
 def calls(states: States, rows: Rows, *pieces: Piece) -> list[int]:

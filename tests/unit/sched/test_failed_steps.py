@@ -88,7 +88,7 @@ def test_what_was_planned_after_it_fails_with_it() -> None:
     assert len(rig.plans) == 1
     rig.run_oldest()
     rig.run_to_the_end()
-    assert rig.scheduler.stats.num_stale_outputs == 0, "its parts are not even looked at"
+    assert rig.scheduler.stats.num_stale_outputs == 0, "its turns are not even looked at"
 
 
 def test_rows_that_a_lost_plan_would_have_dropped_are_dropped_by_the_next() -> None:

@@ -2,7 +2,7 @@
 
 from kvdist.sched.planning import Planning, WorkerRows
 from kvdist.sched.sequence import Sequence, SequenceStatus
-from kvdist.sched.steps import Part, StepInFlight
+from kvdist.sched.steps import StepInFlight, Turn
 from tests.make import Node
 
 
@@ -12,7 +12,7 @@ def test_new_ones_come_whole_others_with_what_was_added() -> None:
     sequence = Sequence(request, max_len=20, arrival=1)
     blocks = node.manager.allocate_slots(request, 6, node.manager.get_computed_blocks(request))
     planning = Planning(StepInFlight(1), node.manager, 10)
-    planning.add(Part(sequence, 0, 0, 6, True, ()), blocks)
+    planning.add(Turn(sequence, 0, 0, 6, True, ()), blocks)
     plan = planning.plan((), rows, 0)
     (new,), (scheduled,) = plan.new_sequences, plan.scheduled
     assert (new.token_ids, new.block_ids) == (tuple(range(6)), ((1, 2),))
@@ -23,7 +23,7 @@ def test_new_ones_come_whole_others_with_what_was_added() -> None:
     request.append_output_token_ids([1, 2, 3])
     blocks = node.manager.allocate_slots(request, 3)
     planning = Planning(StepInFlight(2), node.manager, 10)
-    planning.add(Part(sequence, 0, 6, 3, True, (2, 3)), blocks)
+    planning.add(Turn(sequence, 0, 6, 3, True, (2, 3)), blocks)
     plan = planning.plan((), rows, 0)
     assert not plan.new_sequences
     (scheduled,) = plan.scheduled
@@ -31,13 +31,13 @@ def test_new_ones_come_whole_others_with_what_was_added() -> None:
     assert (scheduled.new_block_ids, scheduled.draft_token_ids) == (((3,),), (2, 3))
 
 
-def test_a_part_without_tokens_is_not_the_workers_business() -> None:
+def test_a_turn_without_tokens_is_not_the_workers_business() -> None:
     node = Node()
     sequence = Sequence(node.request("r", range(6)), max_len=6, arrival=1, prefill_only=True)
     planning = Planning(StepInFlight(1), node.manager, 10)
-    planning.add(Part(sequence, 0, 5, 0, False, ()), None)
+    planning.add(Turn(sequence, 0, 5, 0, False, ()), None)
     assert not planning.scheduled and not sequence.on_worker
-    assert sequence.num_parts_in_flight == 1
+    assert sequence.num_turns_in_flight == 1
 
 
 def test_rows_are_dropped_once_and_again_after_a_failed_step() -> None:

@@ -69,12 +69,12 @@ def test_what_has_to_be_computed() -> None:
 def test_a_new_attempt_makes_what_is_in_flight_stale() -> None:
     sequence = a_sequence()
     sequence.request.num_computed_tokens = sequence.num_settled_tokens = 3
-    sequence.num_pending_tokens = sequence.num_parts_in_flight = 1
+    sequence.num_pending_tokens = sequence.num_turns_in_flight = 1
     sequence.draft_token_ids = (1,)
     sequence.worthless = True
     sequence.forget_progress()
     assert (sequence.attempt, sequence.request.num_computed_tokens) == (1, 0)
-    assert (sequence.num_pending_tokens, sequence.num_parts_in_flight) == (0, 0)
+    assert (sequence.num_pending_tokens, sequence.num_turns_in_flight) == (0, 0)
     assert not sequence.num_settled_tokens
     assert not (sequence.worthless or len(sequence.draft_token_ids))
 

@@ -2,7 +2,7 @@
 
 from kvdist.sched.plan import StepResult
 from kvdist.sched.sequence import Sequence
-from kvdist.sched.steps import Part, StepsInFlight
+from kvdist.sched.steps import StepsInFlight, Turn
 from tests.make import Node
 
 
@@ -28,9 +28,9 @@ def test_a_step_and_all_after_it() -> None:
     assert steps.find(9) is None
 
 
-def test_a_part_is_stale_once_its_sequence_begins_anew() -> None:
+def test_a_turn_is_stale_once_its_sequence_begins_anew() -> None:
     sequence = Sequence(Node().request("r", [1]), max_len=2, arrival=1)
-    part = Part(sequence, sequence.attempt, 0, 1, True, ())
-    assert not part.stale
+    turn = Turn(sequence, sequence.attempt, 0, 1, True, ())
+    assert not turn.stale
     sequence.forget_progress()
-    assert part.stale
+    assert turn.stale
