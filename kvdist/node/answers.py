@@ -1,4 +1,4 @@
-"""OpenAI's shapes of what a node answers: whole answers, chunks of streams, errors.
+"""OpenAI's shapes of what a node answers: whole answers, chunks of streams.
 
 Owns:   the names of their fields.
 Knows nothing of: engines, sockets.
@@ -7,30 +7,14 @@ Source: OpenAI's API; `stop_reason` is vLLM's.
 
 from collections.abc import Iterable, Sequence as Listing
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from itertools import accumulate
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from kvdist.node.choice import Piece
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.sched.sampling import TokenLogprobs
 
 Json: TypeAlias = dict[str, Any]
-
-_ERROR_TYPES: Final = {
-    HTTPStatus.UNAUTHORIZED: "authentication_error",
-    HTTPStatus.NOT_FOUND: "not_found_error",
-    HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-    HTTPStatus.SERVICE_UNAVAILABLE: "overloaded_error",
-}
-
-
-def error(status: int, message: str, *, param: str | None = None, code: str | None = None) -> Json:
-    """An error's body."""
-    kind = _ERROR_TYPES.get(
-        HTTPStatus(status), "server_error" if status >= 500 else "invalid_request_error"
-    )
-    return {"error": {"message": message, "type": kind, "param": param, "code": code or status}}
 
 
 def usage(num_prompt_tokens: int, num_cached_tokens: int, num_output_tokens: int) -> Json:

@@ -24,9 +24,10 @@ from kvdist.node.choice import Choice, Piece
 from kvdist.node.engine import Engine
 from kvdist.node.job import Job
 from kvdist.node.models import Models
-from kvdist.node.reading import REQUEST_ID, read_body, status_of
 from kvdist.node.schema import ChatCompletionRequest, CompletionRequest, Generation
 from kvdist.node.tokenizer import Tokenizer
+from kvdist.web.failures import error_body
+from kvdist.web.reading import REQUEST_ID, read_body, status_of
 
 _log = structlog.get_logger(__name__)
 
@@ -172,7 +173,7 @@ class _Stream:
                 await self._piece(response, piece)
         except KvdistError as error:
             _log.warning("stream failed", reason=str(error))
-            await _event(response, answers.error(status_of(error), str(error)))
+            await _event(response, error_body(status_of(error), str(error)))
             await response.write_eof()
             return response
         if self._tells_usage:

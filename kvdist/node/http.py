@@ -1,37 +1,20 @@
-"""The routes of a node, and what every answer has: a request id, a log line, errors in one shape.
+"""The routes of a node.
 
 Owns:   the aiohttp application.
 Knows nothing of: steps, tokens; `completions` answers what takes them.
 """
 
-import hmac
-import re
-import time
-import uuid
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
-
-import structlog
 from aiohttp import web
 
 import kvdist
-from kvdist.errors import KvdistError, RequestTooLarge, UnknownModel
-from kvdist.node import answers
+from kvdist.node.answers import Json
 from kvdist.node.completions import Completions
 from kvdist.node.engine import Engine
 from kvdist.node.models import Models
-from kvdist.node.reading import REQUEST_ID, BadField, read_body, status_of
 from kvdist.node.schema import DetokenizeRequest, TokenizeRequest
 from kvdist.node.tokenizer import Tokenizer
-
-_log = structlog.get_logger(__name__)
-
-_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-#: What a client may call its request.
-_ID = re.compile(r"[\w.:-]{1,128}")
-#: Need no key, so that whatever watches the node needs none.
-_OPEN = frozenset({"/health", "/ready", "/metrics", "/version"})
+from kvdist.web.middleware import keyed, named, shaped
+from kvdist.web.reading import read_body
 
 
 class Api:
@@ -47,10 +30,9 @@ class Api:
         api_key: str | None = None,
     ) -> None:
         self._engine, self._tokenizer, self._models = engine, tokenizer, models
-        self._api_key = api_key
         completions = Completions(engine, tokenizer, models)
         self.app = web.Application(
-            client_max_size=max_body_bytes, middlewares=[self._named, self._shaped, self._keyed]
+            client_max_size=max_body_bytes, middlewares=[named, shaped, keyed(api_key)]
         )
         self.app.add_routes(
             [
@@ -67,61 +49,6 @@ class Api:
             ]
         )
 
-    # -- what all have -------------------------------------------------------------------------
-
-    @web.middleware
-    async def _named(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Each request has an id, and leaves a line in the log."""
-        given = request.headers.get("X-Request-Id", "")
-        request[REQUEST_ID] = given if _ID.fullmatch(given) else uuid.uuid4().hex
-        began_s, status = time.monotonic(), 499  # the client was gone before there was one
-        with structlog.contextvars.bound_contextvars(request=request[REQUEST_ID]):
-            try:
-                response = await handler(request)
-                status = response.status
-                return response
-            finally:
-                _log.info(
-                    "answered",
-                    method=request.method,
-                    path=request.path,
-                    status=status,
-                    seconds=round(time.monotonic() - began_s, 4),
-                )
-
-    @web.middleware
-    async def _shaped(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Errors have OpenAI's shape, and a status that says whose they are."""
-        try:
-            response = await handler(request)
-        except KvdistError as error:
-            response = _refusal(error)
-        except web.HTTPException as error:
-            message = (error.text or error.reason).removeprefix(f"{error.status}: ")
-            response = web.json_response(answers.error(error.status, message), status=error.status)
-            if "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
-        except web.RequestPayloadError as error:
-            message = f"the body can't be read: {error}"
-            response = web.json_response(answers.error(400, message), status=400)
-        except (ConnectionError, TimeoutError):
-            raise  # of the client's own connection
-        except Exception:  # noqa: BLE001
-            _log.exception("a bug in a handler")
-            response = web.json_response(answers.error(500, "internal error"), status=500)
-        if not response.prepared:
-            response.headers["X-Request-Id"] = request[REQUEST_ID]
-        return response
-
-    @web.middleware
-    async def _keyed(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Only who has the key is let in, where there is one."""
-        if self._api_key is not None and request.path not in _OPEN:
-            given = request.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
-                raise web.HTTPUnauthorized(text="the API key is missing or wrong")
-        return await handler(request)
-
     # -- routes --------------------------------------------------------------------------------
 
     async def _list_models(self, request: web.Request) -> web.Response:
@@ -131,7 +58,7 @@ class Api:
     async def _show_model(self, request: web.Request) -> web.Response:
         return web.json_response(self._model(self._models.check(request.match_info["name"])))
 
-    def _model(self, name: str) -> answers.Json:
+    def _model(self, name: str) -> Json:
         return {
             "id": name,
             "object": "model",
@@ -181,22 +108,3 @@ class Api:
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": kvdist.__version__})
-
-
-def _refusal(error: KvdistError) -> web.Response:
-    status, code, param, headers = status_of(error), None, None, {}
-    match error:
-        case BadField():
-            param = error.param
-        case RequestTooLarge():
-            code = "context_length_exceeded"
-        case UnknownModel():
-            code, param = "model_not_found", "model"
-        case _:
-            pass
-    if status == 503:
-        headers["Retry-After"] = "1"
-    if status == 500:
-        _log.error("request failed", reason=str(error))
-    body = answers.error(status, str(error), param=param, code=code)
-    return web.json_response(body, status=status, headers=headers)

@@ -96,3 +96,14 @@ def test_usage_in_every_chunk_if_it_is_wanted() -> None:
         assert told == [1, 2, 3, 4, 4]
 
     talk(conversation)
+
+
+def test_a_key_that_is_no_text_is_wrong_and_no_more() -> None:
+    async def conversation(node: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.http.port)
+        writer.write(b"GET /v1/models HTTP/1.0\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+    talk(conversation, api_key="secret")

@@ -1,0 +1,54 @@
+"""What a node says of itself to a registry, and what it hears of the others.
+
+Owns:   the names, types and limits of the fields.
+Knows nothing of: who keeps them.
+
+    POST   {registry}/registry/nodes     a `Member`, every BEAT_S; answered with `Members`
+    DELETE {registry}/registry/nodes/{node_id}?incarnation=N     it ends
+    409    a later incarnation of this node is there: the one who asked has to end (T21)
+"""
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+#: So often a node says that it is there.
+BEAT_S: Final = 2.0
+#: It is gone when it has said nothing for so long.
+EXPIRES_S: Final = 6.0
+#: Nodes of one registry.
+MAX_MEMBERS: Final = 1024
+
+NODE_ID: Final = r"^[A-Za-z0-9_.:-]{1,128}$"
+#: Where a node serves clients.
+API: Final = r"^https?://[^\s/?#@]{1,255}$"
+
+Role: TypeAlias = Literal["prefill", "decode", "both"]
+
+
+class Member(BaseModel):
+    """One run of a node."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    node_id: Annotated[str, Field(pattern=NODE_ID)]
+    #: A later run has a larger one.
+    incarnation: Annotated[int, Field(ge=0, lt=1 << 63)]
+    role: Role
+    #: The name that its answers tell.
+    model: Annotated[str, Field(min_length=1, max_length=1024)]
+    api: Annotated[str, Field(pattern=API)]
+    #: Where other nodes reach it.
+    control: Annotated[str, Field(pattern=r"^[a-z]+://\S{1,1024}$")]
+    #: New work is taken.
+    ready: bool
+
+
+class Members(BaseModel):
+    """All nodes that are there, whoever asks among them."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    members: Annotated[list[Member], Field(max_length=MAX_MEMBERS)]
+    #: A node that says nothing for so long is gone.
+    expires_s: Annotated[float, Field(gt=0, le=3600)]
