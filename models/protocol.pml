@@ -414,7 +414,7 @@ inline do_claim_forget(n) {
 inline leave(n) {
   drop(wanted, n);
   if
-  :: claim[n] == CLAIM_ASKING || claim[n] == CLAIM_HELD -> claim_tries[n] = 0; claim_unwanted(n)
+  :: claim[n] == CLAIM_ASKING || claim[n] == CLAIM_HELD -> claim_unwanted(n)
   :: else
   fi
 }

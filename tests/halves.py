@@ -188,6 +188,7 @@ class Reader(Node):
         self.borrower = Borrower(
             "d", Incarnation(run), self.geometry, Settings(**settings), self.out
         )
+        self.borrower.node_seen("p", RUN)
         self._hasher = BlockHasher(4)
         self._next_block = 1
 
@@ -231,10 +232,15 @@ class Reader(Node):
 
 
 def a_ticket(
-    lease: bytes = b"a lease of p....", *, num_tokens: int = 16, run: int = 1, ranks: int = 1
+    lease: bytes = b"a lease of p....",
+    *,
+    node: NodeId = "p",
+    num_tokens: int = 16,
+    run: int = 1,
+    ranks: int = 1,
 ) -> Ticket:
     """As `p` gives them."""
-    return Ticket(LeaseId(lease), "p", Incarnation(run), num_tokens, 30_000, Rank(ranks))
+    return Ticket(LeaseId(lease), node, Incarnation(run), num_tokens, 30_000, Rank(ranks))
 
 
 # -- workers ---------------------------------------------------------------------------------------

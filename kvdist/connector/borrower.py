@@ -32,7 +32,7 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
-from kvdist.connector.wants import Claim, Pull, Wanting, content_of, name_of
+from kvdist.connector.wants import Claim, Pull, Wanting, content_of, key_of, name_of
 from kvdist.errors import InvalidRequest
 from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
 from kvdist.sched.roles import NOTHING, PENDING, Loaded, LoadFailed, LoadQuiet, Match
@@ -59,7 +59,8 @@ class Borrower:
         self._last_number = 0
         self._claims: dict[str, Claim] = {}
         self._claim_of: dict[RequestId, Claim] = {}
-        self._by_lease: dict[LeaseId, Claim] = {}
+        #: Only its owner's run makes the name of a lease unique.
+        self._by_lease: dict[tuple[NodeId, Incarnation, LeaseId], Claim] = {}
         #: By the number of a question asked by hash.
         self._by_number: dict[int, Claim] = {}
         #: The latest run of each peer that was heard of.
@@ -316,7 +317,7 @@ class Borrower:
 
     def _take_ticket(self, claim: Claim, ticket: Ticket) -> None:
         claim.ticket, claim.tries = ticket, 0
-        self._by_lease[ticket.lease] = claim
+        self._by_lease[key_of(ticket)] = claim
         self._handle_claim(claim, claims.Event.TICKET)
         if self._runs.get(claim.node, ticket.incarnation) > ticket.incarnation:
             self._handle_claim(claim, claims.Event.LOST)  # it was held back until its run was over
@@ -353,8 +354,8 @@ class Borrower:
         self.timers.cancel(("ask", claim.name))
         self._claims.pop(claim.name, None)
         self._by_number.pop(claim.number, None)
-        if claim.ticket is not None and self._by_lease.get(claim.ticket.lease) is claim:
-            del self._by_lease[claim.ticket.lease]
+        if claim.ticket is not None and self._by_lease.get(key_of(claim.ticket)) is claim:
+            del self._by_lease[key_of(claim.ticket)]
         for request_id in claim.wanting:
             self._claim_of.pop(request_id, None)
 
@@ -363,7 +364,6 @@ class Borrower:
         claim.wanting.pop(request_id, None)
         self._claim_of.pop(request_id, None)
         if not claim.wanting and claim.machine.state in (C.ASKING, C.HELD):
-            claim.tries = 0
             self._handle_claim(claim, claims.Event.UNWANTED)
 
     # -- what pulls do -------------------------------------------------------------------------
@@ -439,14 +439,14 @@ class Borrower:
         if pull.machine.state is P.LOADED:
             self._leave(claim, pull.request_id)
         elif claim.machine.state is C.HELD and not claim.wanting:
-            claim.tries = 0
             self._handle_claim(claim, claims.Event.UNWANTED)
 
     # -- small things --------------------------------------------------------------------------
 
     def _claim_by_lease(self, peer: NodeId, lease: LeaseId) -> Claim | None:
-        claim = self._by_lease.get(lease)
-        return claim if claim is not None and claim.node == peer else None
+        """Of the run of `peer` that was heard of last: whoever speaks, the host says so first."""
+        run = self._runs.get(peer)
+        return None if run is None else self._by_lease.get((peer, run, lease))
 
     def _next_number(self) -> int:
         self._last_number += 1

@@ -12,7 +12,7 @@ from kvdist.connector.machine import Machine
 from kvdist.connector.messages import PartId, Ticket
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
-from kvdist.ids import BlockId, NodeId, PullId, RequestId
+from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
 
 
 class Wanting(Known, Protocol):
@@ -63,10 +63,15 @@ class Pull:
     reason: str = ""
 
 
+def key_of(ticket: Ticket) -> tuple[NodeId, Incarnation, LeaseId]:
+    """Which lease it is: no two owners agree on names, nor do two runs of one."""
+    return ticket.node, ticket.incarnation, ticket.lease
+
+
 def name_of(source: Source, request_id: RequestId) -> str:
     """One claim a lease, a transfer, or a request that asks by hash."""
     if isinstance(source, Ticket):
-        return f"lease {source.lease.hex()}"
+        return f"lease {source.lease.hex()} of {source.node}#{source.incarnation}"
     if isinstance(source, ByTransfer):
         return f"transfer {source.transfer} of {source.node}"
     return f"hashes of {request_id}"

@@ -494,6 +494,32 @@ def test_a_ticket_of_an_earlier_run() -> None:
     assert reader.match("r") == 0
 
 
+def test_two_owners_whose_leases_have_one_name() -> None:
+    """Each says what becomes of its own."""
+    reader = Reader()
+    reader.borrower.node_seen("q", RUN)
+    reader.come("of p", a_ticket())
+    reader.come("of q", a_ticket(node="q", num_tokens=8))
+    assert (reader.match("of p"), reader.match("of q")) == (16, 8)
+    reader.borrower.on_withdrawn("p", a_ticket().lease)
+    assert (reader.match("of p"), reader.match("of q")) == (0, 8)
+    reader.borrower.finished("of q")
+    reader.borrower.on_released("q", a_ticket().lease)
+    assert reader.borrower.num_open == 0
+
+
+def test_two_runs_of_an_owner_whose_leases_have_one_name() -> None:
+    """A ticket of a run that wasn't heard of yet; what the earlier run says isn't about it."""
+    reader = Reader()
+    reader.come("old", a_ticket())
+    reader.come("new", a_ticket(run=2, num_tokens=8))
+    reader.borrower.on_withdrawn("p", a_ticket().lease)
+    assert (reader.match("old"), reader.match("new")) == (0, 8)
+    reader.borrower.node_seen("p", Incarnation(2))
+    reader.borrower.on_withdrawn("p", a_ticket().lease)
+    assert reader.match("new") == 0
+
+
 def test_requests_that_want_nothing_of_others() -> None:
     reader = Reader()
     reader.borrower.admitted("local", tables(16), 0, 0)

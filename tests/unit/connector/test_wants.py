@@ -24,6 +24,8 @@ def test_one_claim_a_lease_a_transfer_or_a_request() -> None:
     names = {name_of(source, "a") for source in (a_ticket(), ByTransfer("p", "t"), ByHash("p"))}
     assert len(names) == 3
     assert name_of(ByTransfer("p", "t"), "a") != name_of(ByTransfer("q", "t"), "a")
+    assert name_of(a_ticket(), "a") != name_of(a_ticket(node="q"), "a")
+    assert name_of(a_ticket(), "a") != name_of(a_ticket(run=2), "a")
 
 
 def test_content_is_the_hash_of_the_last_whole_block() -> None:
