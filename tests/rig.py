@@ -4,11 +4,12 @@ from collections.abc import Sequence as Listing
 from typing import Any
 
 from kvdist.cache import KVCacheManager, KVCacheSpec
+from kvdist.connector.host import Moved
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.output import Output
 from kvdist.sched.plan import StepPlan
-from kvdist.sched.roles import Moved, RemoteCache
+from kvdist.sched.roles import RemoteCache
 from kvdist.sched.scheduler import Scheduler
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceStatus
 from kvdist.sim.memory import POISON, Memory, Poisoner

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from kvdist.cache.block_hash import BlockHasher, pack_tokens
-from kvdist.cache.extra_keys import FRAME_MARKER, ExtraKeys
+from kvdist.cache.extra_keys import FRAME_MARKER, ExtraKeys, frame
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockHash, RequestId
 
@@ -100,6 +100,11 @@ class Request:
     def num_tokens(self) -> int:
         """How many tokens are known: the prompt and all appended ones."""
         return len(self._tokens)
+
+    def key_bytes(self, start: int, end: int) -> bytes:
+        """The extra keys of tokens [start, end); from the first on, those of the request too."""
+        keys = [] if start else self.extra_keys.of_request()
+        return frame(keys + self.extra_keys.of_block(start, end))
 
     def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
         """Add verified tokens; hashes only blocks that became full (S8).

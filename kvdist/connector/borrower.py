@@ -11,6 +11,15 @@ from kvdist.connector import rules
 from kvdist.connector.content import digest
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
 from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
+from kvdist.connector.host import (
+    NOTHING,
+    PENDING,
+    KVRequest,
+    Loaded,
+    LoadFailed,
+    LoadQuiet,
+    Match,
+)
 from kvdist.connector.local import Cancel, Fetch
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
@@ -32,10 +41,9 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
-from kvdist.connector.wants import Claim, Pull, Wanting, content_of, key_of, name_of
+from kvdist.connector.wants import Claim, Pull, content_of, key_of, name_of
 from kvdist.errors import InvalidRequest
 from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
-from kvdist.sched.roles import NOTHING, PENDING, Loaded, LoadFailed, LoadQuiet, Match
 
 C, P = claims.State, pulls.State
 
@@ -98,7 +106,7 @@ class Borrower:
 
     # -- from the scheduler --------------------------------------------------------------------
 
-    def arrived(self, request: Wanting, source: Source) -> None:
+    def arrived(self, request: KVRequest, source: Source) -> None:
         """A request came, and where its K/V can be had. Raises: InvalidRequest."""
         if isinstance(source, Ticket) and not self._geometry.shares_heads(source.num_ranks):
             raise InvalidRequest(
@@ -121,8 +129,8 @@ class Borrower:
             else:
                 self._ask(claim)
 
-    def match(self, request: Wanting, num_local_tokens: int) -> Match:
-        """See `RemoteCache.match`."""
+    def match(self, request: KVRequest, num_local_tokens: int) -> Match:
+        """See `SchedulerHalf.match`."""
         claim = self._claim_of.get(request.request_id)
         if claim is None or claim.node == self._node:
             return NOTHING  # what this very node holds is a local hit
@@ -134,7 +142,7 @@ class Borrower:
             return PENDING
         return Match(num_tokens)
 
-    def _loadable(self, claim: Claim, request: Wanting, num_local_tokens: int) -> int:
+    def _loadable(self, claim: Claim, request: KVRequest, num_local_tokens: int) -> int:
         assert claim.ticket is not None
         if claim.failed_rounds >= self._settings.max_rounds:
             return 0
@@ -146,7 +154,7 @@ class Borrower:
         )
         return num_tokens if num_tokens >= self._settings.min_pull_tokens else 0
 
-    def _pull_of_same(self, claim: Claim, request: Wanting) -> Pull | None:
+    def _pull_of_same(self, claim: Claim, request: KVRequest) -> Pull | None:
         """A pull under way that brings the same content for somebody else (T20)."""
         content = content_of(claim, request)
         if content is None:
@@ -157,7 +165,7 @@ class Borrower:
     def admitted(
         self, request_id: RequestId, blocks: Blocks, num_local_tokens: int, num_external: int
     ) -> None:
-        """See `RemoteCache.admitted`."""
+        """See `SchedulerHalf.admitted`."""
         claim = self._claim_of.get(request_id)
         if claim is None:
             return
@@ -426,7 +434,7 @@ class Borrower:
             self._out.append(SendToWorker(part.reader, Cancel(part)))
 
     def _say_quiet(self, pull: Pull) -> None:
-        self._out.append(LoadQuiet(pull.block_ids))
+        self._out.append(LoadQuiet(pull.request_id, pull.block_ids))
 
     def _end_claim(self, pull: Pull) -> None:
         assert pull.machine.state in (P.LOADED, P.OVER)

@@ -8,41 +8,24 @@ Why:    a ticket comes by way of a client, who may send it with another prompt t
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 
 from kvdist.cache.block_hash import pack_tokens
-from kvdist.cache.extra_keys import ExtraKeys, frame
+from kvdist.connector.host import KVRequest
 from kvdist.ids import BlockHash
 
 DIGEST_BYTES: Final = 32
 
 
-class Known(Protocol):
-    """What is asked of a request."""
-
-    block_hashes: list[BlockHash]
-    extra_keys: ExtraKeys
-
-    @property
-    def all_token_ids(self) -> Sequence[int]:
-        """Prompt and output."""
-
-    @property
-    def hash_block_size(self) -> int | None:
-        """Tokens a hash; None: it has none."""
-
-
-def digest(request: Known, num_tokens: int) -> bytes:
+def digest(request: KVRequest, num_tokens: int) -> bytes:
     """Of a request's first tokens: the hash of its last whole block, and the tokens behind that,
-    with their images and embeddings.
-
-    The hash covers adapters, salts and all else that decides K/V; without one they are named.
+    with their keys. The hash covers adapters, salts and all else that decides K/V.
     """
     size = request.hash_block_size
     count = min(num_tokens // size, len(request.block_hashes)) if size else 0
-    last = request.block_hashes[count - 1] if count else repr(request.extra_keys).encode()
+    last = request.block_hashes[count - 1] if count else b""
     first = count * (size or 0)
-    keys = frame(request.extra_keys.of_block(first, num_tokens)) if count else b""
+    keys = request.key_bytes(first, num_tokens) if first < num_tokens else b""
     return _of(last + keys, request.all_token_ids[first:num_tokens])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kvdist.connector.geometry import Piece
+from kvdist.connector.host import Moved
 from kvdist.connector.local import FromWorker, ToWorker
 from kvdist.connector.messages import (
     Heads,
@@ -19,7 +20,6 @@ from kvdist.connector.messages import (
     WorkerMessage,
 )
 from kvdist.ids import Incarnation, NodeId, Rank, RequestId
-from kvdist.sched.roles import Moved
 
 # -- of the scheduler half -------------------------------------------------------------------------
 

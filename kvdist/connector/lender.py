@@ -7,12 +7,12 @@ Source: T1, T4, T10-T15, T22, T25 of docs/protocol.md.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from kvdist.connector import rules
 from kvdist.connector.content import digest_of_hash
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker, TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry, kept
+from kvdist.connector.host import BlocksReturned, Holdings
 from kvdist.connector.leases import Lease
 from kvdist.connector.local import Extend, Grant, Revoke
 from kvdist.connector.machine import Machine
@@ -34,7 +34,6 @@ from kvdist.connector.tables.lease import LEASE, Effect, Event, State
 from kvdist.connector.timers import Timers
 from kvdist.errors import InvalidRequest
 from kvdist.ids import (
-    BlockHash,
     BlockId,
     Incarnation,
     LeaseId,
@@ -44,26 +43,6 @@ from kvdist.ids import (
     RequestId,
     TransferId,
 )
-from kvdist.sched.roles import BlocksReturned
-
-
-class Holdings(Protocol):
-    """What a lender asks of the host's blocks."""
-
-    @property
-    def pool_blocks(self) -> int:
-        """Blocks of the pool, the null block left out."""
-
-    @property
-    def longest_blocks(self) -> int:
-        """Blocks of one longest sequence."""
-
-    def lend(
-        self, hashes: tuple[BlockHash, ...], hash_block_size: int, most_blocks: int
-    ) -> tuple[Blocks, int] | None:
-        """Hold the longest settled prefix of these hashes, at most so many blocks and only out of
-        what nobody needs (T1, T13); its blocks and tokens, or None. `BlocksReturned` ends it.
-        """
 
 
 class Lender:
@@ -425,7 +404,7 @@ class Lender:
             if lease.request_id not in self._to_lend:
                 self._forget_transfer(lease.transfer)
         if lease.is_held:
-            self._out.append(BlocksReturned(lease.block_ids))
+            self._out.append(BlocksReturned(lease.request_id, lease.block_ids))
 
     # -- small things --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The connector's half in a node process: leases and pulls, and the scheduler's `RemoteCache`.
+"""The connector's half in a node process: leases and pulls, and what a scheduler asks of them.
 
 Owns:   nothing of its own: `Lender` and `Borrower` do; it says who gets which message.
 Knows nothing of: our block pool, sockets, tensors; so it serves any scheduler that plays its part.
@@ -6,14 +6,14 @@ Driven by: a host that carries out `take_effects` and brings events back; input 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from kvdist.cache import Request
 from kvdist.connector.borrower import Borrower
 from kvdist.connector.content import digest
 from kvdist.connector.effects import NodeEffect
 from kvdist.connector.geometry import Geometry
-from kvdist.connector.lender import Holdings, Lender
+from kvdist.connector.host import BlockTables, Holdings, KVRequest, Match
+from kvdist.connector.lender import Lender
 from kvdist.connector.local import FromWorker, Granted, PartEnded, PartQuiet, Revoked
 from kvdist.connector.messages import (
     Blocks,
@@ -31,12 +31,10 @@ from kvdist.connector.params import Lend, read_params
 from kvdist.connector.settings import Settings
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank, RequestId
-from kvdist.sched.roles import BlockTables, Match
-from kvdist.sched.sequence import Sequence, SequenceStatus
 
 
 class SchedulerHalf:
-    """See the module, and `kvdist.sched.roles.RemoteCache`."""
+    """See the module, and `host` for what it takes and gives."""
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class SchedulerHalf:
         self._settings, self._holdings = settings, holdings
         self._out: list[NodeEffect] = []
         #: Requests whose K/V are for a peer, until they have ended.
-        self._for_peers: dict[RequestId, Request] = {}
+        self._for_peers: dict[RequestId, KVRequest] = {}
         self.lender = Lender(
             node, run, geometry, settings, holdings, self._content, new_lease_id, self._out
         )
@@ -85,60 +83,73 @@ class SchedulerHalf:
         """True if nothing is lent, wanted or under way: a node that drains can go."""
         return not (self.lender.leases or self.lender.num_questions or self.borrower.num_open)
 
-    # -- RemoteCache ---------------------------------------------------------------------------
+    # -- from the scheduler --------------------------------------------------------------------
 
-    def arrived(self, sequence: Sequence) -> None:
-        """See `RemoteCache.arrived`."""
-        wish = read_params(sequence.kv_transfer_params)
+    def arrived(
+        self,
+        request: KVRequest,
+        kv_transfer_params: Mapping[str, object] | None,
+        *,
+        prefill_only: bool,
+    ) -> None:
+        """`request` has come. prefill_only: it ends when its prompt is computed.
+
+        Raises: InvalidRequest for parameters that can't be read; nothing has changed then.
+        """
+        wish = read_params(kv_transfer_params)
         if isinstance(wish, Lend):
-            if not sequence.prefill_only:
+            if not prefill_only:
                 raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
-            self.lender.lend_at_end(sequence.request_id, wish.transfer)
-            self._for_peers[sequence.request_id] = sequence.request
+            self.lender.lend_at_end(request.request_id, wish.transfer)
+            self._for_peers[request.request_id] = request
         elif wish is not None:
-            self.borrower.arrived(sequence.request, wish)
+            self.borrower.arrived(request, wish)
 
-    def match(self, sequence: Sequence, num_local_tokens: int) -> Match:
-        """See `RemoteCache.match`."""
-        return self.borrower.match(sequence.request, num_local_tokens)
+    def match(self, request: KVRequest, num_local_tokens: int) -> Match:
+        """What can be loaded after so many local tokens. Changes nothing; may be asked often."""
+        return self.borrower.match(request, num_local_tokens)
 
     def admitted(
         self,
-        sequence: Sequence,
+        request: KVRequest,
         block_ids: BlockTables,
         num_local_tokens: int,
         num_external_tokens: int,
     ) -> None:
-        """See `RemoteCache.admitted`."""
-        name, blocks = sequence.request_id, _frozen(block_ids)
+        """`request` got blocks: those of its local hit and new ones; may be said again.
+
+        With external tokens, those after the local ones are loaded now: exactly one `Loaded` or
+        `LoadFailed` follows, and after a `LoadFailed` one `LoadQuiet` for the same blocks.
+        """
+        name, blocks = request.request_id, _frozen(block_ids)
         self.borrower.admitted(name, blocks, num_local_tokens, num_external_tokens)
-        self.lender.admitted(name, blocks, sequence.request.num_prompt_tokens - 1)
+        self.lender.admitted(name, blocks, request.num_prompt_tokens - 1)
 
-    def settled(self, sequence: Sequence, num_tokens: int) -> None:
-        """See `RemoteCache.settled`."""
-        self.lender.settled(sequence.request_id, num_tokens)
-        self.borrower.settled(sequence.request_id, num_tokens)
+    def settled(self, request: KVRequest, num_tokens: int) -> None:
+        """The K/V of its first `num_tokens` are written, by steps that are over."""
+        self.lender.settled(request.request_id, num_tokens)
+        self.borrower.settled(request.request_id, num_tokens)
 
-    def may_preempt(self, sequence: Sequence) -> bool:
-        """See `RemoteCache.may_preempt`."""
-        return self.lender.may_preempt(sequence.request_id)
+    def may_preempt(self, request: KVRequest) -> bool:
+        """False: a peer reads along, and has to be stopped first; that begins now. Ask again."""
+        return self.lender.may_preempt(request.request_id)
 
     def short_of_blocks(self) -> None:
-        """See `RemoteCache.short_of_blocks`."""
+        """Somebody waits for blocks: what is lent without need comes back first (T13)."""
         self.lender.take_back_soft()
 
     def finished(
-        self, sequence: Sequence, block_ids: BlockTables, num_tokens: int
+        self, request: KVRequest, block_ids: BlockTables, num_tokens: int, *, is_usable: bool
     ) -> list[BlockId]:
-        """See `RemoteCache.finished`."""
-        self.borrower.finished(sequence.request_id)
-        lent = self.lender.finished(
-            sequence.request_id,
-            _frozen(block_ids),
-            num_tokens,
-            is_usable=sequence.status is SequenceStatus.FINISHED_PREFILLED,
-        )
-        self._for_peers.pop(sequence.request_id, None)
+        """`request` has ended, however it did; to be called once, before its blocks are freed.
+
+        num_tokens: how many have their K/V in the blocks. is_usable: it came to the end that a peer
+        waits for. Returns those of its blocks that are lent: to be held until `BlocksReturned`.
+        """
+        name = request.request_id
+        self.borrower.finished(name)
+        lent = self.lender.finished(name, _frozen(block_ids), num_tokens, is_usable=is_usable)
+        self._for_peers.pop(name, None)
         return lent
 
     # -- messages ------------------------------------------------------------------------------

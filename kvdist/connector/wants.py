@@ -5,24 +5,13 @@ Knows nothing of: why they change.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from kvdist.connector.content import Known
+from kvdist.connector.host import KVRequest
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import PartId, Ticket
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
-
-
-class Wanting(Known, Protocol):
-    """What a borrower knows of a request that wants K/V."""
-
-    request_id: RequestId
-
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens are known."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +24,7 @@ class Claim:
     machine: Machine[claims.State, claims.Event, claims.Effect]
     since: float
     #: Requests that want it: several if they share one prompt (T19).
-    wanting: dict[RequestId, Wanting] = field(default_factory=dict)
+    wanting: dict[RequestId, KVRequest] = field(default_factory=dict)
     ticket: Ticket | None = None
     #: Of the question asked by hash.
     number: int = 0
@@ -77,7 +66,7 @@ def name_of(source: Source, request_id: RequestId) -> str:
     return f"hashes of {request_id}"
 
 
-def content_of(claim: Claim, request: Wanting) -> bytes | None:
+def content_of(claim: Claim, request: KVRequest) -> bytes | None:
     """What a pull of this claim would bring: the hash of the last whole block; None: no whole
     block, or not known yet.
     """

@@ -7,9 +7,10 @@ Units:  tokens.
 
 from collections.abc import Callable, Sequence as Listing
 
+from kvdist.cache import Request
+from kvdist.connector.host import BlockTables
 from kvdist.ids import BlockId, RequestId
-from kvdist.sched.roles import BlockTables, NoRemoteCache
-from kvdist.sched.sequence import Sequence
+from kvdist.sched.roles import NoRemoteCache
 
 
 class Admissions(NoRemoteCache):
@@ -23,19 +24,19 @@ class Admissions(NoRemoteCache):
 
     def admitted(
         self,
-        sequence: Sequence,
+        request: Request,
         block_ids: BlockTables,
         num_local_tokens: int,
         num_external_tokens: int,
     ) -> None:
         """Note the hit; one that comes after a preemption is not the client's gain."""
-        self.hit_tokens[sequence.request_id] = num_local_tokens
-        if not sequence.request.num_preemptions:
-            self.on_admitted(sequence.request_id, num_local_tokens)
+        self.hit_tokens[request.request_id] = num_local_tokens
+        if not request.num_preemptions:
+            self.on_admitted(request.request_id, num_local_tokens)
 
     def finished(
-        self, sequence: Sequence, block_ids: BlockTables, num_tokens: int
+        self, request: Request, block_ids: BlockTables, num_tokens: int, *, is_usable: bool
     ) -> Listing[BlockId]:
         """Nothing is lent."""
-        self.hit_tokens.pop(sequence.request_id, None)
+        self.hit_tokens.pop(request.request_id, None)
         return ()

@@ -57,7 +57,7 @@ class Planner:
         for sequence in self._roster.running:
             if not planning.num_tokens_left:
                 break
-            if sequence.worthless and self._remote_cache.may_preempt(sequence):
+            if sequence.worthless and self._remote_cache.may_preempt(sequence.request):
                 self._roster.give_up(sequence, SequenceEvent.RECOMPUTE)
             if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
                 continue
@@ -115,7 +115,7 @@ class Planner:
                 return None  # blocks are on their way: they come when a step is over
             if victim is sequence and sequence.num_turns_in_flight:
                 return None  # so may its own
-            if not self._remote_cache.may_preempt(victim):
+            if not self._remote_cache.may_preempt(victim.request):
                 return None
             self._roster.give_up(victim, SequenceEvent.PREEMPT)
             if victim is sequence:
@@ -160,7 +160,7 @@ class Planner:
             return 0  # a block can't be copied from here and loaded from there
         if sequence.encoder_token_ids:
             return 0  # what depends on an encoder's input is nobody else's
-        match = self._remote_cache.match(sequence, num_local_tokens)
+        match = self._remote_cache.match(request, num_local_tokens)
         if match.pending:
             return None
         most = request.num_tokens - (not self._loads_whole) - num_local_tokens
@@ -180,7 +180,8 @@ class Planner:
         self._roster.run(sequence)
         planning.add(turn, new_blocks)
         if hit is not None:
-            self._remote_cache.admitted(sequence, self._roster.tables(sequence), hit.num_tokens, 0)
+            tables = self._roster.tables(sequence)
+            self._remote_cache.admitted(sequence.request, tables, hit.num_tokens, 0)
         return True
 
     def _load(self, sequence: Sequence, hit: CacheHit, num_external_tokens: int) -> bool:
@@ -200,7 +201,7 @@ class Planner:
         self._roster.loads.begin(sequence, hit, num_external_tokens)
         self._roster.stats.num_external_tokens += num_external_tokens
         tables = self._roster.tables(sequence)
-        self._remote_cache.admitted(sequence, tables, hit.num_tokens, num_external_tokens)
+        self._remote_cache.admitted(sequence.request, tables, hit.num_tokens, num_external_tokens)
         return True
 
     def _may_enter(self, sequence: Sequence, hit: CacheHit) -> bool:

@@ -119,7 +119,7 @@ class Roster:
         if sequence.num_failures > self._max_failed_steps:
             self.end(sequence, SequenceEvent.ERROR, reason="its steps failed again and again")
         elif sequence.status is SequenceStatus.RUNNING and not self.remote_cache.may_preempt(
-            sequence
+            sequence.request
         ):
             sequence.worthless = True
             sequence.num_settled_tokens = 0
@@ -155,8 +155,13 @@ class Roster:
         elif before is not SequenceStatus.LOADING:
             self.waiting.remove(sequence)
         tables = self.tables(sequence)
-        num_lendable = self._num_lendable(sequence)
-        self.loads.lend(self.remote_cache.finished(sequence, tables, num_lendable))
+        lent = self.remote_cache.finished(
+            sequence.request,
+            tables,
+            self._num_lendable(sequence),
+            is_usable=sequence.status is SequenceStatus.FINISHED_PREFILLED,
+        )
+        self.loads.lend(lent)
         if sequence.request_id not in self.loads:
             self._free(sequence)
         self.outputs.add(sequence, token_ids, logprobs, reason)

@@ -21,6 +21,7 @@ from kvdist.cache import (
     KVCacheManager,
     Request,
 )
+from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet, Moved
 from kvdist.errors import InvalidRequest, InvariantViolation, RequestTooLarge
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
@@ -29,15 +30,7 @@ from kvdist.sched.output import Output
 from kvdist.sched.plan import SampledTokens, StepPlan, StepResult
 from kvdist.sched.planner import Planner
 from kvdist.sched.planning import Planning
-from kvdist.sched.roles import (
-    BlocksReturned,
-    Loaded,
-    LoadFailed,
-    LoadQuiet,
-    Moved,
-    NoRemoteCache,
-    RemoteCache,
-)
+from kvdist.sched.roles import NoRemoteCache, RemoteCache
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
 from kvdist.sched.steps import StepInFlight, StepsInFlight, Turn
@@ -126,14 +119,15 @@ class Scheduler:
                 prefill_only=prefill_only,
                 hold_whole_prompt=hold_whole_prompt,
                 encoder_token_ids=encoder_token_ids,
-                kv_transfer_params=kv_transfer_params,
                 sampling=params.sampling.of_sample(i - 1),
             )
             self._check_size(sequence)
             sequences.append(sequence)
         self._num_sequences += params.n
         for sequence in sequences:
-            self.remote_cache.arrived(sequence)
+            self.remote_cache.arrived(
+                sequence.request, kv_transfer_params, prefill_only=prefill_only
+            )
             self.roster.add(sequence)
             if prefill_only and not sequence.num_target_tokens:
                 self.roster.end(sequence, SequenceEvent.PREFILLED)
@@ -301,7 +295,7 @@ class Scheduler:
         sequence.draft_token_ids = outcome.draft_token_ids
         num_written = turn.start + turn.num_tokens - outcome.num_rejected
         sequence.num_settled_tokens = min(num_written, request.num_tokens)
-        self.remote_cache.settled(sequence, sequence.num_settled_tokens)
+        self.remote_cache.settled(request, sequence.num_settled_tokens)
         if outcome.event is not None:
             self.roster.end(sequence, outcome.event, outcome.token_ids, outcome.logprobs)
         elif outcome.token_ids:
@@ -316,9 +310,9 @@ class Scheduler:
                 known = self.roster.loaded(request_id)
             case LoadFailed(request_id, reason, again):
                 known = self.roster.load_failed(request_id, reason, again=again)
-            case LoadQuiet(block_ids):
+            case LoadQuiet(_, block_ids):
                 known = self.roster.loads.quiet(block_ids)
-            case BlocksReturned(block_ids):
+            case BlocksReturned(_, block_ids):
                 known = self.roster.loads.returned(block_ids)
         self.stats.num_unknown_messages += not known
         return self.roster.outputs.take()

@@ -146,7 +146,6 @@ class Sequence:
         "draft_token_ids",
         "encoder_token_ids",
         "hold_whole_prompt",
-        "kv_transfer_params",
         "max_len",
         "num_failures",
         "num_pending_tokens",
@@ -175,7 +174,6 @@ class Sequence:
         prefill_only: bool = False,
         hold_whole_prompt: bool = False,
         encoder_token_ids: tuple[int, ...] = (),
-        kv_transfer_params: Mapping[str, object] | None = None,
         sampling: Sampling = GREEDY,
     ) -> None:
         self.request = request
@@ -196,8 +194,6 @@ class Sequence:
         self.hold_whole_prompt = hold_whole_prompt
         #: Input of the encoder, where groups attend to one.
         self.encoder_token_ids = encoder_token_ids
-        #: Opaque here; the remote cache's.
-        self.kv_transfer_params = kv_transfer_params
         #: Counts up when all in flight becomes stale.
         self.attempt = 0
         #: Steps of this attempt that compute it and are not over.

@@ -7,19 +7,19 @@ It looks whether what it is told is there: the K/V that a sequence has, when a s
 when it ends, and all the time while blocks are lent.
 """
 
-from collections.abc import Sequence as Listing
+from collections.abc import Mapping, Sequence as Listing
 from dataclasses import dataclass, field
 
+from kvdist.cache import Request
+from kvdist.connector.host import NOTHING, PENDING, BlockTables, Match
 from kvdist.ids import BlockId
-from kvdist.sched.roles import NOTHING, PENDING, BlockTables, Match
-from kvdist.sched.sequence import Sequence
 from kvdist.sim.contents import ModelContents, chain
 from kvdist.sim.memory import Memory
 
 
 @dataclass
 class Load:
-    sequence: Sequence
+    request: Request
     tables: list[list[int]]
     start: int
     end: int
@@ -62,49 +62,55 @@ class FakeRemote:
 
     # -- the role ------------------------------------------------------------------------------
 
-    def match(self, sequence: Sequence, num_local_tokens: int) -> Match:
-        self.calls.append(("match", sequence.request_id, num_local_tokens))
-        total = self.offers.get(sequence.request_id, 0)
+    def match(self, request: Request, num_local_tokens: int) -> Match:
+        self.calls.append(("match", request.request_id, num_local_tokens))
+        total = self.offers.get(request.request_id, 0)
         if total is None:
             return PENDING
         return Match(total - num_local_tokens) if total > num_local_tokens else NOTHING
 
     def admitted(
         self,
-        sequence: Sequence,
+        request: Request,
         block_ids: BlockTables,
         num_local_tokens: int,
         num_external_tokens: int,
     ) -> None:
-        name, end = sequence.request_id, num_local_tokens + num_external_tokens
+        name, end = request.request_id, num_local_tokens + num_external_tokens
         self.calls.append(("admitted", name, num_external_tokens))
         if num_external_tokens:
             assert name not in self.loads
             tables = [list(map(int, table)) for table in block_ids]
-            tokens = list(sequence.request.all_token_ids[:end])
-            self.loads[name] = Load(sequence, tables, num_local_tokens, end, tokens)
+            tokens = list(request.all_token_ids[:end])
+            self.loads[name] = Load(request, tables, num_local_tokens, end, tokens)
 
-    def settled(self, sequence: Sequence, num_tokens: int) -> None:
-        self.calls.append(("settled", sequence.request_id, num_tokens))
+    def settled(self, request: Request, num_tokens: int) -> None:
+        self.calls.append(("settled", request.request_id, num_tokens))
 
-    def may_preempt(self, sequence: Sequence) -> bool:
-        self.calls.append(("may_preempt", sequence.request_id, 0))
-        return sequence.request_id not in self.reading
+    def may_preempt(self, request: Request) -> bool:
+        self.calls.append(("may_preempt", request.request_id, 0))
+        return request.request_id not in self.reading
 
-    def arrived(self, sequence: Sequence) -> None:
-        self.calls.append(("arrived", sequence.request_id, 0))
+    def arrived(
+        self,
+        request: Request,
+        kv_transfer_params: Mapping[str, object] | None,
+        *,
+        prefill_only: bool,
+    ) -> None:
+        self.calls.append(("arrived", request.request_id, 0))
 
     def short_of_blocks(self) -> None:
         """Nothing is lent without need."""
 
     def finished(
-        self, sequence: Sequence, block_ids: BlockTables, num_tokens: int
+        self, request: Request, block_ids: BlockTables, num_tokens: int, *, is_usable: bool
     ) -> list[BlockId]:
-        name = sequence.request_id
+        name = request.request_id
         assert ("finished", name) not in [call[:2] for call in self.calls], "told twice"
         self.calls.append(("finished", name, num_tokens))
         tables = [list(map(int, table)) for table in block_ids]
-        self.check_cells(sequence, tables, num_tokens)
+        self.check_cells(request, tables, num_tokens)
         if name not in self.lends:
             return []
         blocks = [BlockId(block) for table in tables for block in table if block]
@@ -135,11 +141,11 @@ class FakeRemote:
         for memory in self.memories:
             memory.poison(blocks)
 
-    def check_cells(self, sequence: Sequence, tables: list[list[int]], num_tokens: int) -> None:
+    def check_cells(self, request: Request, tables: list[list[int]], num_tokens: int) -> None:
         """All that a peer could resume with after so many tokens is there."""
         if not num_tokens or self.model is None:
             return
-        links = chain(sequence.request.all_token_ids[:num_tokens])
+        links = chain(request.all_token_ids[:num_tokens])
         for group, table in zip(self.model.groups, tables, strict=True):
             if group.is_cross:
                 continue
@@ -153,7 +159,7 @@ class FakeRemote:
                         memory.cells(table[p // size], head)[0 if group.is_state else p % size]
                         for p in range(first, num_tokens)
                     ]
-                    assert found == wanted, f"{sequence}: group {group.group_id}"
+                    assert found == wanted, f"{request}: group {group.group_id}"
 
     def _lent_cells(self, tables: list[list[int]], num_tokens: int) -> list[list[int]]:
         """References to the cells that a peer reads, for groups that keep tokens."""

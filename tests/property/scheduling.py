@@ -16,11 +16,11 @@ from hypothesis.stateful import (
 )
 
 from kvdist.cache import KVCacheSpec
+from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from kvdist.errors import RequestTooLarge
 from kvdist.ids import BlockId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import SampledTokens, StepResult
-from kvdist.sched.roles import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from tests.model.fake_remote import FakeRemote
 from tests.rig import Rig
 
@@ -213,14 +213,14 @@ class SchedulingMachine(RuleBasedStateMachine):
         self.remote.scribble(blocks)
         if not more:
             self.landing.remove(blocks)
-            self.rig.moved(LoadQuiet([BlockId(block) for block in blocks]))
+            self.rig.moved(LoadQuiet("r", [BlockId(block) for block in blocks]))
 
     @rule(number=pick)
     @precondition(lambda self: self.remote.loans)
     def blocks_come_back(self, number: int) -> None:
         self.remote.check_loans()
         loan = self.remote.loans.pop(number % len(self.remote.loans))
-        self.rig.moved(BlocksReturned([BlockId(block) for block in loan.blocks]))
+        self.rig.moved(BlocksReturned(None, [BlockId(block) for block in loan.blocks]))
 
     @rule(number=pick)
     def somebody_reads_along(self, number: int) -> None:
@@ -235,12 +235,12 @@ class SchedulingMachine(RuleBasedStateMachine):
         before = self.rig.scheduler.stats.num_unknown_messages
         self.rig.moved(Loaded("nobody"))
         self.rig.moved(LoadFailed("nobody", "", again=True))
-        self.rig.moved(LoadQuiet([BlockId(10**6)]))
+        self.rig.moved(LoadQuiet("r", [BlockId(10**6)]))
         free = {block.block_id for block in self.rig.manager.block_pool.free_block_queue}
         if free:
             block = sorted(free)[number % len(free)]
-            self.rig.moved(BlocksReturned([block]))
-            self.rig.moved(LoadQuiet([block]))
+            self.rig.moved(BlocksReturned(None, [block]))
+            self.rig.moved(LoadQuiet("r", [block]))
         self.rig.hear(self.rig.scheduler.settle(StepResult(10**6)))
         counted = self.rig.scheduler.stats.num_unknown_messages - before
         assert counted == (6 if free else 4)

@@ -1,8 +1,8 @@
 """C. Abort and cancel. C1 is the scheduler's (test_scheduler.py)."""
 
+from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from kvdist.connector.local import Granted, PartEnded, PartQuiet, Revoked
 from kvdist.ids import BlockId, Rank
-from kvdist.sched.roles import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from tests.halves import NOBODYS, a_part
 from tests.town import Town
 
@@ -32,8 +32,8 @@ def test_c3() -> None:
 
     def nonsense() -> None:
         for event in (
-            Loaded("nobody"), LoadFailed("nobody", "", again=True), LoadQuiet([BlockId(1)]),
-            BlocksReturned([BlockId(3)]), LoadQuiet([BlockId(99_999)]),
+            Loaded("nobody"), LoadFailed("nobody", "", again=True), LoadQuiet("r", [BlockId(1)]),
+            BlocksReturned(None, [BlockId(3)]), LoadQuiet("r", [BlockId(99_999)]),
         ):  # fmt: skip
             town.d.scheduler.moved(event)
         for message in (

@@ -1,9 +1,9 @@
 """Failures that happened to others, as far as a scheduler alone can have them; by their rows."""
 
+from kvdist.connector.host import BlocksReturned, Loaded
 from kvdist.ids import BlockId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import SampledTokens, StepPlan, StepResult
-from kvdist.sched.roles import BlocksReturned, Loaded
 from kvdist.sched.sequence import SequenceEvent, SequenceStatus
 from tests.model.fake_remote import FakeRemote
 from tests.rig import Rig
@@ -222,8 +222,8 @@ def test_l1() -> None:
         remote.check_loans()
     (loan,) = remote.loans
     remote.loans.clear()
-    rig.moved(BlocksReturned([BlockId(block) for block in loan.blocks]))
-    rig.moved(BlocksReturned([BlockId(block) for block in loan.blocks]))
+    rig.moved(BlocksReturned(None, [BlockId(block) for block in loan.blocks]))
+    rig.moved(BlocksReturned(None, [BlockId(block) for block in loan.blocks]))
     assert rig.scheduler.stats.num_unknown_messages == 1
     rig.run_to_the_end()
 

@@ -120,3 +120,15 @@ def test_keys_of_prompt_blocks_stay_in_the_hashes_of_what_follows() -> None:
     for request in (plain, with_item):
         request.append_output_token_ids([4, 5, 6, 7, 8])
     assert not set(plain.block_hashes) & set(with_item.block_hashes)
+
+
+def test_the_bytes_of_its_keys() -> None:
+    """Those of the whole request stand before its first token, as in a block's hash."""
+    item = MultiModalItem("cat", 6, 2)
+    request = Request("a", list(range(9)), extra_keys=ExtraKeys(cache_salt="s", mm_items=(item,)))
+    bare = Request("a", list(range(9)))
+    assert bare.key_bytes(0, 9) == b""
+    assert b"s" in request.key_bytes(0, 4)
+    assert b"cat" not in request.key_bytes(0, 6)
+    assert request.key_bytes(4, 6) == request.key_bytes(8, 9) == b""
+    assert b"cat" in request.key_bytes(4, 7) != request.key_bytes(5, 7), "where it sits counts"

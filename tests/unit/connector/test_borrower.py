@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvdist.connector.effects import SendToNode
+from kvdist.connector.host import Loaded, LoadFailed, LoadQuiet
 from kvdist.connector.local import Cancel, Fetch
 from kvdist.connector.messages import (
     MAX_LIST,
@@ -21,12 +22,11 @@ from kvdist.connector.messages import (
 from kvdist.connector.params import ByHash, ByTransfer
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId
-from kvdist.sched.roles import Loaded, LoadFailed, LoadQuiet
 from tests.halves import NOBODYS, RUN, STATE, Reader, a_part, a_ticket, tables
 
 BY_STREAM = ByTransfer("p", "t")
 #: Of the first pull of a test.
-QUIET = LoadQuiet([BlockId(block) for block in (1, 2, 3, 4)])
+QUIET = LoadQuiet("r", [BlockId(block) for block in (1, 2, 3, 4)])
 
 
 def kinds(reader: Reader) -> list[str]:

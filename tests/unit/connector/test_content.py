@@ -41,6 +41,13 @@ def test_of_a_hash() -> None:
     assert digest(request, 8) == digest_of_hash(request.block_hashes[1])
 
 
+def test_of_a_hash_within_an_image() -> None:
+    """What is lent by hash is known by its hash alone."""
+    keys = ExtraKeys(mm_items=(MultiModalItem("cat", 6, 4),))
+    request = Request("r", PROMPT, BlockHasher(4), extra_keys=keys)
+    assert digest(request, 8) == digest_of_hash(request.block_hashes[1])
+
+
 def test_an_image_behind_the_last_whole_block() -> None:
     """Its placeholders are the same tokens as another's."""
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvdist.connector.effects import SendToNode, TicketReady, WorkerLost
+from kvdist.connector.host import BlocksReturned
 from kvdist.connector.local import Extend, Grant, Revoke
 from kvdist.connector.messages import (
     Borrow,
@@ -21,7 +22,6 @@ from kvdist.connector.messages import (
 )
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockHash, Incarnation, PullId, Rank
-from kvdist.sched.roles import BlocksReturned
 from tests.halves import NOBODYS, RUN, STATE, Owner, tables
 
 
@@ -36,6 +36,18 @@ def returned(owner: Owner) -> list[list[int]]:
 
 def lent(owner: Owner) -> list[Ticket | None]:
     return [message.ticket for _, message in owner.said() if isinstance(message, Lent)]
+
+
+def test_it_is_said_whose_blocks_return() -> None:
+    """Hosts hold blocks by request; what is lent by hash was nobody's."""
+    owner = Owner(cached=4)
+    ticket = owner.ticket("mine")
+    owner.lender.on_release("d", Release(ticket.lease, RUN))
+    owner.lender.on_borrow("d", borrow())
+    owner.lender.take_back_soft()
+    owner.acknowledge()
+    names = [e.request_id for e in owner.news() if isinstance(e, BlocksReturned)]
+    assert names == ["mine", None]
 
 
 # -- a lease, from its request's end to the blocks' return -----------------------------------------

@@ -1,9 +1,9 @@
 """A step that failed: nothing of it counts, and whoever believed in it begins anew."""
 
 from kvdist.cache import KVCacheSpec
+from kvdist.connector.host import Loaded
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import StepResult
-from kvdist.sched.roles import Loaded
 from kvdist.sched.sequence import SequenceEvent, SequenceStatus
 from tests.make import full, mamba
 from tests.model.fake_remote import FakeRemote

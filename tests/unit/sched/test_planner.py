@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from kvdist.connector.host import Loaded, LoadFailed, LoadQuiet
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.plan import StepPlan
-from kvdist.sched.roles import Loaded, LoadFailed, LoadQuiet
 from kvdist.sched.sequence import Sequence, SequenceStatus
 from tests.make import full, mamba
 from tests.model.fake_remote import FakeRemote
@@ -331,7 +331,7 @@ def test_a_failed_load_is_tried_again_or_is_the_end() -> None:
         rig.moved(LoadFailed(sequence.request_id, "gone", again=again))
         assert rig.manager.ledger().quarantine == 3
         remote.scribble(load.block_ids(rig.worker.model))
-        rig.moved(LoadQuiet(load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
+        rig.moved(LoadQuiet("r", load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
     assert rig.ended == {sequence.request_id: SequenceStatus.FINISHED_ERROR}
     rig.run_to_the_end()
 
@@ -346,7 +346,7 @@ def test_who_is_aborted_while_bytes_land_leaves_its_blocks_until_they_have() -> 
     assert rig.manager.ledger().pull == 6
     load = remote.loads.pop(failed.request_id)
     rig.moved(LoadFailed(failed.request_id, "gone", again=True))
-    rig.moved(LoadQuiet(load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
+    rig.moved(LoadQuiet("r", load.block_ids(rig.worker.model)))  # type: ignore[arg-type]
     remote.land(remote.loads.pop(loaded.request_id))
     rig.moved(Loaded(loaded.request_id))
     assert len({*rig.manager.block_pool.cached_blocks()}) == 2, "and others can use what came"

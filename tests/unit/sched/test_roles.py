@@ -1,8 +1,8 @@
 """A node by itself."""
 
+from kvdist.connector.host import NOTHING, PENDING
 from kvdist.ids import BlockId
-from kvdist.sched.roles import NOTHING, PENDING, NoRemoteCache
-from kvdist.sched.sequence import Sequence
+from kvdist.sched.roles import NoRemoteCache
 from tests.make import Node
 
 TABLES = [[BlockId(1)]]
@@ -10,9 +10,10 @@ TABLES = [[BlockId(1)]]
 
 def test_nothing_is_anywhere_else_and_nobody_reads() -> None:
     alone = NoRemoteCache()
-    sequence = Sequence(Node().request("r", [1]), max_len=9, arrival=1)
-    assert alone.match(sequence, 0) == NOTHING != PENDING
-    assert alone.may_preempt(sequence)
-    assert not alone.finished(sequence, TABLES, 1)
-    alone.admitted(sequence, TABLES, 0, 0)
-    alone.settled(sequence, 1)
+    request = Node().request("r", [1])
+    alone.arrived(request, None, prefill_only=True)
+    assert alone.match(request, 0) == NOTHING != PENDING
+    assert alone.may_preempt(request)
+    assert not alone.finished(request, TABLES, 1, is_usable=True)
+    alone.admitted(request, TABLES, 0, 0)
+    alone.settled(request, 1)

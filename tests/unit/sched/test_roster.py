@@ -2,8 +2,8 @@
 
 import pytest
 
+from kvdist.connector.host import Loaded
 from kvdist.sched.budget import SchedulerConfig
-from kvdist.sched.roles import Loaded
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
 from tests.model.fake_remote import FakeRemote
 from tests.rig import Rig
