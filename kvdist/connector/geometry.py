@@ -188,6 +188,14 @@ def pieces(group: Group, table: Sequence[BlockId], span: TokenSpan) -> list[Piec
     return found
 
 
+def covers(geometry: Geometry, tables: Blocks, resume: int) -> bool:
+    """True if the tables have all blocks that somebody needs who resumes at `resume`."""
+    return all(
+        pieces(group, table, (group.first_needed(resume), resume)) is not None
+        for group, table in zip(geometry.groups, tables, strict=True)
+    )
+
+
 def sized(groups: tuple[Group, ...], block_sizes: tuple[int, ...]) -> tuple[Group, ...]:
     """The groups as another node has them: its block sizes, or none given: ours.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kvdist.connector import rules
 from kvdist.connector.content import digest_of_hash
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker, TicketReady, WorkerLost
-from kvdist.connector.geometry import Geometry, kept
+from kvdist.connector.geometry import Geometry, covers, kept
 from kvdist.connector.host import BlocksReturned, Holdings
 from kvdist.connector.leases import Lease
 from kvdist.connector.local import Extend, Grant, Revoke
@@ -122,12 +122,16 @@ class Lender:
         return len(self._asked) + len(self._transfers)
 
     def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
-        """A request whose K/V are for a peer holds all blocks that it will write (T11)."""
+        """A request whose K/V are for a peer got blocks: with all that it will write it can be read
+        along (T11). It may be said again, with more.
+        """
         transfer = self._to_lend.get(request_id)
         if request_id in self._unwanted or request_id in self._by_request:
-            return  # a host may say it twice
+            return
+        if transfer is None or not (self._settings.streams and self._geometry.streams):
+            return
         blocks = kept(self._geometry, blocks, resume_tokens)
-        if transfer is not None and self._geometry.streams and self._fits(blocks):
+        if covers(self._geometry, blocks, resume_tokens) and self._fits(blocks):
             content = self._contents(request_id, resume_tokens)
             self._begin(request_id, blocks, resume_tokens, 0, content, transfer=transfer)
 
@@ -163,7 +167,8 @@ class Lender:
             return lease.block_ids
         if not wanted:
             return []
-        blocks = kept(self._geometry, blocks, num_tokens)
+        if is_usable and num_tokens:
+            blocks = kept(self._geometry, blocks, num_tokens)
         if is_usable and num_tokens and self._fits(blocks):
             content = self._contents(request_id, num_tokens)
             lease = self._begin(
@@ -187,6 +192,16 @@ class Lender:
             self._out.append(TicketReady(request_id, ticket))
         elif state is State.REVOKING:
             self._out.append(TicketReady(request_id, None))
+
+    def take_back_all(self) -> None:
+        """Nothing that is lent counts any more: the model or its adapters change (T9)."""
+        for lease in list(self.leases.values()):
+            self._handle(lease, Event.TAKEN_BACK)
+
+    @property
+    def num_coming_back(self) -> int:
+        """Leases whose blocks come back as soon as nobody reads them."""
+        return sum(lease.machine.state is State.REVOKING for lease in self.leases.values())
 
     def take_back_soft(self) -> None:
         """The node needs blocks: leases by hash go first (T13)."""

@@ -79,6 +79,15 @@ class SchedulerHalf:
         self.lender.drain()
 
     @property
+    def num_coming_back(self) -> int:
+        """Leases whose blocks come back soon: who lacks blocks does well to wait for them."""
+        return self.lender.num_coming_back
+
+    def take_back(self) -> None:
+        """Nothing that is lent counts any more; `BlocksReturned` follows for each lease (T9)."""
+        self.lender.take_back_all()
+
+    @property
     def is_idle(self) -> bool:
         """True if nothing is lent, wanted or under way: a node that drains can go."""
         return not (self.lender.leases or self.lender.num_questions or self.borrower.num_open)

@@ -52,6 +52,9 @@ class Settings:
     max_recompute_tokens: int = 1 << 20
     #: A pull of fewer tokens isn't worth its round trips.
     min_pull_tokens: int = 1
+    #: K/V may be read along while they are computed (T11); not for a host that preempts without
+    #: asking (T12).
+    streams: bool = True
     #: Most blocks lent by hash to one peer, as a share of the pool (T13).
     soft_share: float = 1 / 4
 

@@ -21,8 +21,8 @@ from kvdist.connector.messages import (
     Withdrawn,
 )
 from kvdist.errors import InvalidRequest
-from kvdist.ids import BlockHash, Incarnation, PullId, Rank
-from tests.halves import NOBODYS, RUN, STATE, Owner, tables
+from kvdist.ids import BlockHash, BlockId, Incarnation, PullId, Rank
+from tests.halves import NOBODYS, RUN, STATE, WINDOW, Owner, tables
 
 
 def borrow(number: int = 1, num_hashes: int = 4, run: int = 1) -> Borrow:
@@ -625,3 +625,72 @@ def test_a_question_that_comes_again_when_its_lease_is_over() -> None:
         owner.acknowledge()
         owner.news()
     assert len(set(tickets)) == 2
+
+
+# -- hosts of other kinds --------------------------------------------------------------------------
+
+
+def test_nobody_reads_along_before_all_blocks_are_there() -> None:
+    """T11: a host that takes blocks chunk by chunk says so each time."""
+    owner = Owner()
+    owner.lender.lend_at_end("r", "t")
+    owner.lender.on_stream("d", Stream("t"))
+    owner.lender.admitted("r", tables(8), 16)
+    owner.acknowledge()
+    assert states(owner) == [("QUEUED", False)]
+    assert not owner.lender.leases
+    owner.lender.admitted("r", tables(16), 16)
+    owner.acknowledge()
+    assert states(owner) == [("ADMITTED", True)]
+
+
+def test_a_window_may_have_gone_from_the_tables() -> None:
+    """What its reader doesn't need at the end doesn't count."""
+    owner = Owner(WINDOW)
+    owner.lender.lend_at_end("r", "t")
+    owner.lender.admitted("r", ((BlockId(0), BlockId(0), BlockId(0), BlockId(4)),), 16)
+    assert not owner.lender.leases, "tokens 8 to 15 are needed"
+    owner.lender.admitted("r", ((BlockId(0), BlockId(0), BlockId(3), BlockId(4)),), 16)
+    assert len(owner.lender.leases) == 1
+
+
+def test_a_host_that_preempts_without_asking() -> None:
+    """T12: nobody reads along; whoever asks has its ticket when the request has ended."""
+    owner = streaming(streams=False)
+    assert states(owner) == [("QUEUED", False)]
+    assert owner.lender.may_preempt("r")
+    assert owner.lender.finished("r", tables(16), 16, is_usable=True) == [1, 2, 3, 4]
+    owner.acknowledge()
+    assert states(owner) == [("ADMITTED", True)]
+
+
+def test_a_transfer_that_is_asked_for_after_its_end() -> None:
+    """So a host that has to answer before its workers have acknowledged names the transfer."""
+    owner = Owner(streams=False)
+    owner.lender.lend_at_end("r", "t")
+    owner.lender.finished("r", tables(16), 16, is_usable=True)
+    owner.lender.on_stream("d", Stream("t"))
+    assert states(owner) == [("QUEUED", False)], "T15"
+    owner.acknowledge()
+    assert states(owner) == [("ADMITTED", True)]
+
+
+@pytest.mark.parametrize("is_usable", [False, True])
+def test_a_request_that_never_ran_has_no_tables(*, is_usable: bool) -> None:
+    owner = Owner()
+    owner.lender.lend_at_end("r")
+    assert owner.lender.finished("r", (), 0, is_usable=is_usable) == []
+    assert owner.news() == [TicketReady("r", None)]
+
+
+def test_all_is_taken_back() -> None:
+    """T9."""
+    owner = Owner(cached=3)
+    owner.ticket("r")
+    owner.lender.on_borrow("d", borrow())
+    assert owner.lender.num_coming_back == 0
+    owner.lender.take_back_all()
+    assert owner.lender.num_coming_back == 2
+    owner.acknowledge()
+    assert sorted(returned(owner)) == [[1, 2, 3], [1, 2, 3, 4]]
+    assert owner.lender.num_coming_back == 0
