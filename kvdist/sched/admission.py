@@ -87,7 +87,7 @@ class Admission:
         slots = min(num_slots, self._config.max_model_len)
         if sequence.hold_whole_prompt:
             return [-(-slots // spec.block_size) for spec in self._specs]
-        encoder = len(sequence.encoder_token_ids)
+        encoder = sequence.num_encoder_tokens
         return [self._in_group(spec, encoder, slots) for spec in self._specs]
 
     def _in_group(self, spec: KVCacheSpec, num_encoder_tokens: int, num_slots: int) -> int:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from kvdist.cache import BlockCopy
 from kvdist.ids import BlockId, RequestId
+from kvdist.sched.audio import Audio
 from kvdist.sched.sampling import GREEDY, Sampling, TokenLogprobs
 
 BlockIds: TypeAlias = tuple[tuple[BlockId, ...], ...]
@@ -35,6 +36,8 @@ class NewSequence:
     #: So many of `token_ids` are the prompt's, the others were sampled before.
     num_prompt_tokens: int = 0
     sampling: Sampling = GREEDY
+    #: Input of an encoder that hears; it is run anew after a reset.
+    audio: Audio | None = None
 
 
 @dataclass(frozen=True, slots=True)

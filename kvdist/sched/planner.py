@@ -102,7 +102,7 @@ class Planner:
             turn.num_tokens,
             hit,
             num_lookahead_tokens=lookahead,
-            num_encoder_tokens=len(sequence.encoder_token_ids) if hit is not None else 0,
+            num_encoder_tokens=sequence.num_encoder_tokens if hit is not None else 0,
         )
 
     def _make_room(self, turn: Turn) -> KVCacheBlocks | None:
@@ -158,7 +158,7 @@ class Planner:
         request, num_local_tokens = sequence.request, hit.num_tokens
         if num_local_tokens % self._manager.config.scheduler_block_size:
             return 0  # a block can't be copied from here and loaded from there
-        if sequence.encoder_token_ids:
+        if sequence.num_encoder_tokens:
             return 0  # what depends on an encoder's input is nobody else's
         match = self._remote_cache.match(request, num_local_tokens)
         if match.pending:

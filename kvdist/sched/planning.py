@@ -97,6 +97,7 @@ class Planning:
                 sequence.encoder_token_ids,
                 request.num_prompt_tokens,
                 sequence.sampling,
+                sequence.audio,
             )
         )
 

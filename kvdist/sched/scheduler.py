@@ -24,6 +24,7 @@ from kvdist.cache import (
 from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet, Moved
 from kvdist.errors import InvalidRequest, InvariantViolation, RequestTooLarge
 from kvdist.ids import RequestId
+from kvdist.sched.audio import Audio
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.outcome import read_outcome
 from kvdist.sched.output import Output
@@ -88,6 +89,7 @@ class Scheduler:
         hold_whole_prompt: bool = False,
         extra_keys: ExtraKeys = _NO_KEYS,
         encoder_token_ids: tuple[int, ...] = (),
+        audio: Audio | None = None,
         kv_transfer_params: Mapping[str, object] | None = None,
         skip_reading_prefix_cache: bool = False,
     ) -> tuple[Sequence, ...]:
@@ -119,6 +121,7 @@ class Scheduler:
                 prefill_only=prefill_only,
                 hold_whole_prompt=hold_whole_prompt,
                 encoder_token_ids=encoder_token_ids,
+                audio=audio,
                 sampling=params.sampling.of_sample(i - 1),
             )
             self._check_size(sequence)

@@ -15,6 +15,7 @@ from typing import Final
 from kvdist.cache import Request
 from kvdist.errors import InvalidRequest, InvariantViolation
 from kvdist.ids import RequestId
+from kvdist.sched.audio import Audio
 from kvdist.sched.sampling import GREEDY, Sampling
 
 
@@ -143,6 +144,7 @@ class Sequence:
     __slots__ = (
         "arrival",
         "attempt",
+        "audio",
         "draft_token_ids",
         "encoder_token_ids",
         "hold_whole_prompt",
@@ -174,6 +176,7 @@ class Sequence:
         prefill_only: bool = False,
         hold_whole_prompt: bool = False,
         encoder_token_ids: tuple[int, ...] = (),
+        audio: Audio | None = None,
         sampling: Sampling = GREEDY,
     ) -> None:
         self.request = request
@@ -192,8 +195,9 @@ class Sequence:
         self.prefill_only = prefill_only
         #: Somebody reads along: it is admitted only with blocks for its whole prompt (T11).
         self.hold_whole_prompt = hold_whole_prompt
-        #: Input of the encoder, where groups attend to one.
+        #: Input of the encoder, where groups attend to one: tokens, or sound.
         self.encoder_token_ids = encoder_token_ids
+        self.audio = audio
         #: Counts up when all in flight becomes stale.
         self.attempt = 0
         #: Steps of this attempt that compute it and are not over.
@@ -215,6 +219,12 @@ class Sequence:
     def request_id(self) -> RequestId:
         """Unique among all sequences of a scheduler."""
         return self.request.request_id
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        """Tokens of the encoder, which its blocks hold from the first step on."""
+        heard = self.audio.num_tokens if self.audio is not None else 0
+        return len(self.encoder_token_ids) + heard
 
     @property
     def num_target_tokens(self) -> int:

@@ -8,7 +8,7 @@ Source: `AttentionInterface` is how vLLM's transformers backend plugs in, too. F
         of one key head together, so that keys need no copy a query head, is common.
 
 A call first writes the K/V of all its tokens, then reads: so a sequence may read what another one
-of the same call computes.
+of the same call computes. Cross attention only reads: its K/V were written when the encoder ran.
 
     elements of a layer     [block][head][token][k | v, 2 D]     a *line* is one block and head
 """
@@ -66,8 +66,8 @@ class Tile:
 class GroupCall:
     """What all layers of a group do in one call."""
 
-    #: `[T * H]`: where the K/V of each token and head are written.
-    writes: torch.Tensor
+    #: `[T * H]`: where the K/V of each token and head are written; None: they are there.
+    writes: torch.Tensor | None
     singles: tuple[SingleTokens, ...]
     tiles: tuple[Tile, ...]
 
@@ -78,17 +78,19 @@ class AttentionCall:
 
     #: By the layer's index in the model.
     layers: Mapping[int, LayerMemory]
+    #: The same for what the layer reads of an encoder.
+    cross: Mapping[int, LayerMemory]
     groups: Mapping[GroupId, GroupCall]
 
 
 def paged_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    key: torch.Tensor | None,
+    value: torch.Tensor | None,
     attention_mask: torch.Tensor | None,
     *,
-    kvdist_call: AttentionCall,
+    kvdist_call: AttentionCall | None = None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
@@ -97,13 +99,19 @@ def paged_attention(
     """Write K/V of all tokens of the call, and attend. `[B, heads, T', D]` in, `[B, T', ...]` out.
 
     Batch and tokens are one here: what belongs together is in the call's metadata. The sliding
-    window of a layer is its group's.
+    window of a layer is its group's. Without a key it is cross attention, and without a call an
+    encoder's: that keeps nothing, and every token reads every other.
     """
-    layer = kvdist_call.layers[module.layer_idx]  # type: ignore[index]
+    if kvdist_call is None:
+        assert key is not None and value is not None
+        return scaled_dot_product_attention(query, key, value, scale=scaling).transpose(1, 2), None
+    layers = kvdist_call.cross if key is None else kvdist_call.layers
+    layer = layers[module.layer_idx]  # type: ignore[index]
     group = kvdist_call.groups[layer.group_id]
     size, num_queries, length, dim = query.shape
-    key_value = torch.cat((key, value), -1).transpose(1, 2).reshape(-1, layer.tokens.shape[1])
-    layer.tokens.index_copy_(0, group.writes, key_value)
+    if key is not None and value is not None and group.writes is not None:
+        key_value = torch.cat((key, value), -1).transpose(1, 2).reshape(-1, 2 * dim)
+        layer.tokens.index_copy_(0, group.writes, key_value)
     scores = _Scores(dim**-0.5 if scaling is None else scaling, softcap, s_aux)
     queries = query.transpose(1, 2).reshape(size * length, layer.num_heads, -1, dim)
     out = torch.empty_like(queries)

@@ -48,6 +48,8 @@ class GroupGeometry:
     num_heads: int
     #: Lines from a block to the next, those of other layers included.
     block_stride: int
+    #: Its K/V are an encoder's, and there before the call.
+    is_cross: bool = False
 
     def first_block(self, position: int) -> int:
         """The first block that the token at `position` reads."""
@@ -58,6 +60,13 @@ class GroupGeometry:
         """`[..., blocks]` to the lines of all heads, flat: `[... * H * blocks]`."""
         heads = torch.arange(self.num_heads, device=blocks.device).unsqueeze(-1)
         return (blocks.long().unsqueeze(-2) * self.block_stride + heads).flatten()
+
+    def places(self, slots: torch.Tensor) -> torch.Tensor:
+        """Of each slot and head, where in the layer's `[n, 2 D]` view; flat, `[T * H]`."""
+        size = self.block_size
+        heads = torch.arange(self.num_heads, device=slots.device)
+        lines = (slots // size * self.block_stride).unsqueeze(-1) + heads
+        return (lines * size + (slots % size).unsqueeze(-1)).flatten()
 
     def mask(self, queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """0 where a token at position `queries` reads the one at `keys`, else minus infinity."""
@@ -98,6 +107,20 @@ class Packing:
     def all_single(self) -> bool:
         """True if it has one token of each sequence."""
         return len(self.pieces) == len(self.tokens)
+
+    def by_encoder(self) -> Mapping[int, list[int]]:
+        """Places of single tokens, by how many tokens of an encoder they read."""
+        classes: dict[int, list[int]] = {}
+        for begin, piece in zip(self.begins, self.pieces, strict=True):
+            if piece.num_tokens == 1:
+                classes.setdefault(piece.row.num_encoder_tokens, []).append(begin)
+        return classes
+
+    def chosen(self, places: list[int]) -> slice | torch.Tensor:
+        """An index of these places: a slice if they are neighbours."""
+        if len(places) == places[-1] - places[0] + 1:
+            return slice(places[0], places[-1] + 1)
+        return torch.tensor(places, device=self.positions.device)
 
     def tiles(self) -> Iterator[tuple[int, int, int, int]]:
         """Row, first and last + 1 position, place in the call, of at most `TILE` tokens each."""
@@ -140,8 +163,11 @@ class CallBuilder:
         layers: Mapping[int, LayerMemory],
         groups: Mapping[GroupId, GroupGeometry],
         dtype: torch.dtype,
+        cross: Mapping[int, LayerMemory] | None = None,
     ) -> None:
         self._layers = layers
+        #: By the layer's index: where its K/V of the encoder are.
+        self.cross = cross or {}
         self._groups = groups
         self._dtype = dtype
 
@@ -149,20 +175,19 @@ class CallBuilder:
         """The metadata of one call; `tables` are what was committed for this step."""
         return AttentionCall(
             self._layers,
+            self.cross,
             {
-                group_id: GroupCall(
-                    _writes(geometry, packing, tables[group_id]),
-                    tuple(
-                        self._singles(geometry, packing, tables[group_id], places)
-                        for places in packing.alike(geometry)
-                    ),
-                    tuple(
-                        self._tile(geometry, tables[group_id], *tile) for tile in packing.tiles()
-                    ),
-                )
+                group_id: self._group(geometry, packing, tables[group_id])
                 for group_id, geometry in self._groups.items()
             },
         )
+
+    def encoder_writes(self, memory: LayerMemory, table: torch.Tensor, num: int) -> torch.Tensor:
+        """Where the K/V of an encoder's `num` tokens go in a sequence's blocks."""
+        geometry = self._groups[memory.group_id]
+        positions = torch.arange(num, device=table.device)
+        rows = torch.zeros_like(positions)
+        return geometry.places(slot_mapping(table[None], rows, positions, geometry.block_size))
 
     def begun_blocks(self, pieces: Sequence[Piece], tables: BlockTables) -> list[BlockId]:
         """Blocks of attention groups whose first token is among these pieces."""
@@ -174,13 +199,49 @@ class CallBuilder:
                 begun += blocks[piece.row.number, first : last + 1].tolist()
         return begun
 
+    def _group(self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor) -> GroupCall:
+        if geometry.is_cross:
+            return self._cross_group(geometry, packing, table)
+        slots = slot_mapping(table, packing.rows, packing.positions, geometry.block_size)
+        return GroupCall(
+            geometry.places(slots),
+            tuple(
+                self._singles(geometry, packing, table, places)
+                for places in packing.alike(geometry)
+            ),
+            tuple(self._tile(geometry, table, *tile) for tile in packing.tiles()),
+        )
+
+    def _cross_group(
+        self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor
+    ) -> GroupCall:
+        """Every token reads all of its encoder's."""
+        singles, tiles = [], []
+        for number, places in packing.by_encoder().items():
+            chosen = packing.chosen(places)
+            lines, mask = self._whole(geometry, table[packing.rows[chosen]], number)
+            singles.append(SingleTokens(chosen, lines, mask.expand(len(places), 1, 1, -1)))
+        for begin, piece in zip(packing.begins, packing.pieces, strict=True):
+            if piece.num_tokens > 1:
+                blocks = table[piece.row.number]
+                lines, mask = self._whole(geometry, blocks, piece.row.num_encoder_tokens)
+                tiles.append(Tile(begin, begin + piece.num_tokens, lines, mask))
+        return GroupCall(None, tuple(singles), tuple(tiles))
+
+    def _whole(
+        self, geometry: GroupGeometry, blocks: torch.Tensor, num_tokens: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lines of these tables as far as `num_tokens` reach, and the mask of their last block."""
+        count = -(-num_tokens // geometry.block_size)
+        keys = torch.arange(count * geometry.block_size, device=blocks.device)
+        mask = torch.zeros(keys.shape, dtype=self._dtype, device=blocks.device)
+        mask.masked_fill_(keys >= num_tokens, float("-inf"))
+        return geometry.lines(blocks[..., :count]), mask[None, None, None]
+
     def _singles(
         self, geometry: GroupGeometry, packing: Packing, table: torch.Tensor, places: list[int]
     ) -> SingleTokens:
-        neighbours = len(places) == places[-1] - places[0] + 1
-        chosen: slice | torch.Tensor = slice(places[0], places[-1] + 1)
-        if not neighbours:
-            chosen = torch.tensor(places, device=table.device)
+        chosen = packing.chosen(places)
         rows, positions = packing.rows[chosen], packing.positions[chosen].unsqueeze(-1)
         size, window = geometry.block_size, geometry.window
         first = torch.zeros_like(positions)
@@ -206,12 +267,3 @@ class CallBuilder:
             geometry.lines(table[row, first : last + 1]),
             geometry.mask(queries, keys, self._dtype)[None, None],
         )
-
-
-def _writes(geometry: GroupGeometry, packing: Packing, table: torch.Tensor) -> torch.Tensor:
-    """For each token and head, where in the layer's `[n, 2 D]` view; flat, `[T * H]`."""
-    size = geometry.block_size
-    slots = slot_mapping(table, packing.rows, packing.positions, size)
-    heads = torch.arange(geometry.num_heads, device=slots.device)
-    lines = (slots // size * geometry.block_stride).unsqueeze(-1) + heads
-    return (lines * size + (slots % size).unsqueeze(-1)).flatten()

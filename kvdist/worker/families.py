@@ -6,7 +6,7 @@ Units:  tokens, heads, elements.
 Source: `layer_types` and `sliding_window` are transformers' names (5.19).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ STATES: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "past_key_values",
     "Lfm2ForCausalLM": "past_key_values",
 }
+#: Decoders that also attend to an encoder which hears.
+HEARING: Final = frozenset(("WhisperForConditionalGeneration",))
 #: Kinds of layers that don't attend: what they keep is seen when they run.
 _NOT_ATTENDING: Final = frozenset(("linear_attention", "conv", "mamba"))
 
@@ -55,25 +57,31 @@ class AttentionLayer:
     head_dim: int
     #: None: every earlier token is read.
     window: int | None
+    #: It reads the encoder's tokens, not the decoder's.
+    is_cross: bool = False
 
     @property
     def name(self) -> str:
         """Its name among the layers with a cache."""
-        return f"layers.{self.index}.attention"
+        return f"layers.{self.index}.{'cross' if self.is_cross else 'attention'}"
 
 
 def architecture(config: Any) -> str:
     """The model's class. Raises: ConfigError if it doesn't run here, saying what does."""
     names = getattr(config, "architectures", None) or ["(none named in config.json)"]
     name: str = names[0]
-    if name not in ATTENTION and name not in STATES:
-        known = ", ".join(sorted((*ATTENTION, *STATES)))
-        raise ConfigError(f"architecture {name} is not supported; these are: {known}")
+    known = (*ATTENTION, *STATES, *HEARING)
+    if name not in known:
+        raise ConfigError(
+            f"architecture {name} is not supported; these are: {', '.join(sorted(known))}"
+        )
     return name
 
 
 def attention_layers(config: Any) -> tuple[AttentionLayer, ...]:
     """The layers that attend, in order. Raises: ConfigError for a kind that doesn't run here."""
+    if config.is_encoder_decoder:
+        return tuple(_beside_an_encoder(config))
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:  # then all layers are alike
@@ -87,6 +95,13 @@ def attention_layers(config: Any) -> tuple[AttentionLayer, ...]:
             raise ConfigError(f"layer {index} is of kind {kind}, which is not supported")
         layers.append(AttentionLayer(index, *_heads(config), windows[kind]))
     return tuple(layers)
+
+
+def _beside_an_encoder(config: Any) -> Iterator[AttentionLayer]:
+    heads = config.decoder_attention_heads
+    for index in range(config.decoder_layers):
+        for is_cross in (False, True):
+            yield AttentionLayer(index, heads, config.d_model // heads, None, is_cross)
 
 
 def _heads(config: Any) -> tuple[int, int]:

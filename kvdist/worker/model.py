@@ -12,15 +12,27 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSpeechSeq2Seq,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
-from kvdist.cache import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from kvdist.cache import (
+    CrossAttentionSpec,
+    FullAttentionSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from kvdist.cache.grouping import KVCacheLayout, plan_groups
 from kvdist.cache.numbers import MAX_TOKENS
 from kvdist.errors import ConfigError
 from kvdist.worker import attention
-from kvdist.worker.families import STATES, AttentionLayer, architecture, attention_layers
+from kvdist.worker.families import HEARING, STATES, AttentionLayer, architecture, attention_layers
+from kvdist.worker.hearing import Hearing
 from kvdist.worker.states import StateLayer, state_layers
 
 DTYPES: Final = {
@@ -39,17 +51,24 @@ class Model:
     state_layers: tuple[StateLayer, ...] = ()
     #: The keyword of its call that takes states; empty if it has none.
     cache_keyword: str = ""
+    #: None: it has no encoder that hears.
+    hearing: Hearing | None = None
 
     @classmethod
-    def of(cls, network: PreTrainedModel) -> "Model":
-        """`network` itself, its attention replaced. Raises: ConfigError if it can't run here."""
-        keyword = STATES.get(architecture(network.config), "")
+    def of(cls, network: PreTrainedModel, folder: Path | None = None) -> "Model":
+        """`network` itself, its attention replaced; how it hears is said in `folder`.
+
+        Raises: ConfigError if it can't run here.
+        """
+        name = architecture(network.config)
+        keyword = STATES.get(name, "")
+        hearing = Hearing.of(network.config, folder) if name in HEARING else None
         network.train(mode=False)
         network.requires_grad_(requires_grad=False)
         network.set_attn_implementation("eager")
         states = state_layers(network, keyword) if keyword else ()
         network.set_attn_implementation(attention.NAME)
-        return cls(network, attention_layers(network.config), states, keyword)
+        return cls(network, attention_layers(network.config), states, keyword, hearing)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,7 +90,9 @@ class Model:
     @property
     def max_model_len(self) -> int:
         """The longest sequence that the model was made for."""
-        return int(getattr(self.network.config, "max_position_embeddings", 0)) or MAX_TOKENS
+        config = self.network.config
+        names = ("max_position_embeddings", "max_target_positions")
+        return next((int(n) for name in names if (n := getattr(config, name, 0))), MAX_TOKENS)
 
     def layout(self, block_size: int) -> KVCacheLayout:
         """How its layers share memory, with at least `block_size` tokens a block.
@@ -93,6 +114,8 @@ class Model:
 
     def _spec(self, layer: AttentionLayer, block_size: int) -> KVCacheSpec:
         page = block_size * layer.num_kv_heads * 2 * layer.head_dim * self.dtype.itemsize
+        if layer.is_cross:
+            return CrossAttentionSpec(block_size=block_size, page_size_bytes=page)
         if layer.window is None:
             return FullAttentionSpec(block_size=block_size, page_size_bytes=page)
         return SlidingWindowSpec(
@@ -107,9 +130,9 @@ def load(folder: Path, dtype: str = "auto", device: str = "cpu") -> Model:
     """
     logging.disable_progress_bar()  # it would leave a thread behind, and hosts show their own
     config = _read(AutoConfig, folder)
-    architecture(config)
+    hears = architecture(config) in HEARING
     network, report = _read(
-        AutoModelForCausalLM,
+        AutoModelForSpeechSeq2Seq if hears else AutoModelForCausalLM,
         folder,
         config=config,
         dtype=_dtype(dtype, config),
@@ -124,7 +147,7 @@ def load(folder: Path, dtype: str = "auto", device: str = "cpu") -> Model:
         network.to(torch.device(device))
     except RuntimeError as error:
         raise ConfigError(f"the model doesn't go to device {device!r}: {error}") from error
-    return Model.of(network)
+    return Model.of(network, folder)
 
 
 def _dtype(name: str, config: Any) -> torch.dtype:

@@ -24,7 +24,15 @@ from kvdist.worker.tables import BlockTables
 class Row:
     """One sequence."""
 
-    __slots__ = ("_tokens", "num_prompt_tokens", "num_tokens", "number", "sampling", "seed")
+    __slots__ = (
+        "_tokens",
+        "num_encoder_tokens",
+        "num_prompt_tokens",
+        "num_tokens",
+        "number",
+        "sampling",
+        "seed",
+    )
 
     def __init__(self, new: NewSequence, number: int) -> None:
         #: Its row in the block tables.
@@ -32,6 +40,8 @@ class Row:
         self.sampling: Sampling = new.sampling
         #: Of its own, if it didn't bring one.
         self.seed = randbits(63) if new.sampling.seed is None else new.sampling.seed
+        #: What its cross attention reads.
+        self.num_encoder_tokens = new.audio.num_tokens if new.audio is not None else 0
         self.num_prompt_tokens = new.num_prompt_tokens
         self.num_tokens = len(new.token_ids)
         self._tokens = np.array(new.token_ids, np.int64)
@@ -71,8 +81,8 @@ class Rows:
                 last.number = row.number
                 self._by_number[row.number] = last
 
-    def add(self, new: NewSequence) -> None:
-        """A sequence with its whole tables. Raises: LocalMisuse if it is there already."""
+    def add(self, new: NewSequence) -> Row:
+        """A new row, with its whole tables. Raises: LocalMisuse if it is there already."""
         if new.request_id in self._by_id:
             raise LocalMisuse(f"sequence {new.request_id} is new, but has a row")
         if (
@@ -85,6 +95,7 @@ class Rows:
         row = Row(new, self.tables.add(new.block_ids))
         self._by_id[new.request_id] = row
         self._by_number.append(row)
+        return row
 
     def extend(self, scheduled: ScheduledSequence) -> Row:
         """Its tables have what the plan adds; returns it. Raises: LocalMisuse if it isn't known."""

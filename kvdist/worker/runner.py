@@ -14,9 +14,10 @@ from kvdist.cache import SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout
 from kvdist.errors import LocalMisuse
 from kvdist.ids import GroupId
-from kvdist.sched.plan import StepPlan, StepResult
+from kvdist.sched.plan import NewSequence, StepPlan, StepResult
 from kvdist.worker.attention import LayerMemory
 from kvdist.worker.batch import CallBuilder, GroupGeometry, Packing, Piece
+from kvdist.worker.encoder import EncoderDecoder
 from kvdist.worker.model import Model
 from kvdist.worker.pool import KVPool
 from kvdist.worker.rows import Rows
@@ -33,6 +34,7 @@ class ModelRunner:
         self.rows = Rows(len(layout.kv_cache_groups), model.vocab_size)
         self._specs = [group.kv_cache_spec for group in layout.kv_cache_groups]
         self._builder = _call_builder(model, self.pool)
+        self._encoder = EncoderDecoder(model, self._builder) if model.hearing else None
         self._states: States | None = None
         if model.state_layers:
             num_layers = model.network.config.num_hidden_layers
@@ -45,7 +47,7 @@ class ModelRunner:
         self.rows.drop(plan.preempted_request_ids)
         self.pool.copy(plan.block_copies)
         for new in plan.new_sequences:
-            self.rows.add(new)
+            self._add(new)
         pieces = []
         for turn in plan.scheduled:
             if turn.draft_token_ids:
@@ -67,6 +69,14 @@ class ModelRunner:
         checksum = self.rows.checksum(self._specs, plan.scheduled)
         return StepResult(plan.step, dict(zip(names, answers, strict=True)), checksum)
 
+    def _add(self, new: NewSequence) -> None:
+        """A row for it; an encoder has run when this returns."""
+        if (new.audio is None) != (self._encoder is None):
+            raise LocalMisuse(f"sequence {new.request_id} has sound, or the model hears: not both")
+        row = self.rows.add(new)
+        if self._encoder is not None and new.audio is not None:
+            self._encoder.run(row, new.audio, self.rows.tables)
+
     def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Logits after the last token of each piece that samples, in their order."""
         tables = self.rows.tables.commit(self.model.device)
@@ -86,13 +96,16 @@ class ModelRunner:
     ) -> torch.Tensor:
         """Tokens are one long row for a model without states, and a column for those that go on."""
         shape = (-1, 1) if cache is not None and packing.all_single else (1, -1)
+        call = self._builder.build(packing, tables)
+        if self._encoder is not None:
+            return self._encoder.decode(packing, call)
         states = {} if cache is None else {self.model.cache_keyword: cache}
         output = self.model.network(
             input_ids=packing.tokens.view(shape),
             position_ids=packing.positions.view(shape),
             use_cache=cache is not None,
             logits_to_keep=packing.samples if shape == (1, -1) else 1,
-            kvdist_call=self._builder.build(packing, tables),
+            kvdist_call=call,
             **states,
         )
         logits: torch.Tensor = output.logits
@@ -102,6 +115,7 @@ class ModelRunner:
 def _call_builder(model: Model, pool: KVPool) -> CallBuilder:
     layout = pool.layout
     memories: dict[int, LayerMemory] = {}
+    cross: dict[int, LayerMemory] = {}
     groups: dict[GroupId, GroupGeometry] = {}
     for layer in model.attention_layers:
         group_id = pool.pages[layer.name].group_id
@@ -109,7 +123,7 @@ def _call_builder(model: Model, pool: KVPool) -> CallBuilder:
         width = 2 * layer.head_dim
         line = spec.block_size * width
         flat = pool.elements(layer.name, model.dtype)
-        memories[layer.index] = LayerMemory(
+        (cross if layer.is_cross else memories)[layer.index] = LayerMemory(
             group_id, layer.num_kv_heads, flat.view(-1, width), flat.view(-1, line)
         )
         groups[group_id] = GroupGeometry(
@@ -117,5 +131,6 @@ def _call_builder(model: Model, pool: KVPool) -> CallBuilder:
             spec.sliding_window if isinstance(spec, SlidingWindowSpec) else None,
             layer.num_kv_heads,
             pool.block_stride(model.dtype) // line,
+            layer.is_cross,
         )
-    return CallBuilder(memories, groups, model.dtype)
+    return CallBuilder(memories, groups, model.dtype, cross)

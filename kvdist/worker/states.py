@@ -102,7 +102,7 @@ def _part(state: torch.Tensor) -> StatePart:
     return StatePart(tuple(state.shape[1:]), state.dtype)
 
 
-class _Attending(CacheLayerMixin):  # type: ignore[misc]
+class PassesThrough(CacheLayerMixin):  # type: ignore[misc]
     """A layer that attends: its K/V are in the pool, and pass through here."""
 
     is_sliding = False
@@ -129,11 +129,11 @@ class _Attending(CacheLayerMixin):  # type: ignore[misc]
         return -1
 
 
-class _Both(LinearAttentionLayer, _Attending):  # type: ignore[misc]
+class _Both(LinearAttentionLayer, PassesThrough):  # type: ignore[misc]
     """A layer that attends and has a state."""
 
     def __init__(self) -> None:
-        _Attending.__init__(self)
+        PassesThrough.__init__(self)
         LinearAttentionLayer.__init__(self)
 
 
@@ -228,7 +228,7 @@ class States:
         for index in range(self._num_layers):
             memory = self._memories.get(index)
             if memory is None:
-                layers.append(_Attending())
+                layers.append(PassesThrough())
                 continue
             layer = _Both() if index in self._attending else LinearAttentionLayer()
             if goes_on:

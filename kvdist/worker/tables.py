@@ -12,6 +12,7 @@ place is cleared, so no kernel can reach what a dropped row named: a commit ends
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kvdist.ids import BlockId
@@ -34,6 +35,10 @@ class BlockTable:
             self._grow(self.blocks.shape[0], max(end, 2 * self.blocks.shape[1]))
         self.blocks[row, begin:end] = block_ids
         self.lengths[row] = end
+
+    def of_row(self, row: int) -> npt.NDArray[np.int32]:
+        """The row's list."""
+        return self.blocks[row, : self.lengths[row]]
 
     def clear(self, row: int) -> None:
         """The row is empty."""

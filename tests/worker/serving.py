@@ -6,6 +6,7 @@ from typing import Any
 
 from kvdist.cache import KVCacheConfig, KVCacheManager
 from kvdist.ids import RequestId
+from kvdist.sched.audio import Audio
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.output import Output
 from kvdist.sched.plan import StepPlan
@@ -42,10 +43,12 @@ class Engine:
         self.outputs: list[Output] = []
         self._plans: deque[StepPlan] = deque()
 
-    def add(self, prompt: tuple[int, ...], num_tokens: int, **params: Any) -> RequestId:
+    def add(
+        self, prompt: tuple[int, ...], num_tokens: int, audio: Audio | None = None, **params: Any
+    ) -> RequestId:
         """A request with this prompt; returns its id."""
         wanted = SamplingParams(max_new_tokens=num_tokens, **params)
-        (sequence,) = self.scheduler.add("r", prompt, wanted)
+        (sequence,) = self.scheduler.add("r", prompt, wanted, audio=audio)
         self.tokens[sequence.request_id] = []
         return sequence.request_id
 
