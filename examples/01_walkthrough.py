@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kvdist.cache import BlockHasher, FullAttentionSpec, KVCacheConfig, KVCacheManager, Request
 from kvdist.ids import BlockHash
-from kvdist.trace import step_line
+from kvdist.trace.line import step_line
 
 config = KVCacheConfig.single(FullAttentionSpec(block_size=4), num_blocks=1 + 10)
 manager = KVCacheManager(config)

@@ -96,9 +96,12 @@ class Node:
 
     def __init__(self, *specs: KVCacheSpec, algorithm: str = "sha256", **settings: Any) -> None:
         self.config = make_config(*specs, **settings)
-        self.manager = KVCacheManager(self.config)
+        self.manager = self._make_manager()
         self.pool = self.manager.block_pool
         self.hasher = BlockHasher(self.config.hash_block_size, algorithm)
+
+    def _make_manager(self) -> KVCacheManager:
+        return KVCacheManager(self.config)
 
     def request(self, name: str, prompt: str | Sequence[int], **settings: Any) -> Request:
         return Request(name, tokens_of(prompt), self.hasher, **settings)

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Listing
 from typing import Any
 
 from kvdist.cache import KVCacheManager, KVCacheSpec
+from kvdist.cache.traced import TracedKVCacheManager
 from kvdist.connector.host import Moved
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
@@ -12,8 +13,11 @@ from kvdist.sched.plan import StepPlan
 from kvdist.sched.roles import RemoteCache
 from kvdist.sched.scheduler import Scheduler
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceStatus
+from kvdist.sched.tracing import began
 from kvdist.sim.memory import POISON, Memory, Poisoner
 from kvdist.sim.stub_worker import StubWorker
+from kvdist.trace.events import Entry, Event
+from kvdist.trace.recorder import Recorder
 from tests.make import make_config
 
 #: The most moves that a run may need; far more than any does.
@@ -30,12 +34,20 @@ class Rig:
         remote_cache: RemoteCache | None = None,
         num_blocks: int = 30,
         max_model_len: int = 64,
+        traced: bool = False,
         **more: Any,
     ) -> None:
         config = make_config(*specs, num_blocks=num_blocks, max_model_len=max_model_len, **more)
         settings = settings or SchedulerConfig(max_num_batched_tokens=16)
-        self.manager = KVCacheManager(config)
-        self.scheduler = Scheduler(self.manager, settings, remote_cache)
+        #: What was told of requests and blocks, if it is traced; stamped with its number.
+        self.entries: list[Entry] = []
+        self.recorder = Recorder(self._listen) if traced else None
+        self.manager = (
+            TracedKVCacheManager(config, self.recorder) if self.recorder else KVCacheManager(config)
+        )
+        self.scheduler = Scheduler(self.manager, settings, remote_cache, recorder=self.recorder)
+        if self.recorder:
+            self.recorder.note(began("run", config))
         num_slots = max(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
         self.memories = [Memory(num_blocks, num_slots, [head]) for head in (0, 1)]
         self.worker = StubWorker(config, self.memories, settings.num_lookahead_tokens)
@@ -72,6 +84,9 @@ class Rig:
             self.heard[sequence.request_id] = []
         self.hear(self.scheduler.take_outputs())
         return added
+
+    def _listen(self, event: Event) -> None:
+        self.entries.append(Entry(float(len(self.entries)), event))
 
     # -- moves ---------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from kvdist.cli.replay_workload import replay_workload
 from kvdist.cli.screen import Screen
 from kvdist.cli.serve import serve
 from kvdist.cli.simulate import simulate
+from kvdist.cli.trace import trace
 from kvdist.cli.worker import worker
 from kvdist.errors import KvdistError
 
@@ -50,6 +51,7 @@ app.command("replay-trace")(replay_trace)
 app.command("replay-workload")(replay_workload)
 app.command("simulate")(simulate)
 app.command("serve")(serve)
+app.add_typer(trace, name="trace")
 app.command("worker", hidden=True)(worker)
 
 

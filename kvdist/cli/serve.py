@@ -6,9 +6,9 @@ Knows nothing of: how nodes work.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
-from typing import Annotated, Literal, TextIO
+from typing import Annotated, Literal
 
 import structlog
 import typer
@@ -21,8 +21,10 @@ from kvdist.node.build import NodeSettings, build_engine
 from kvdist.node.in_process import InProcessWorker
 from kvdist.node.roles import Worker
 from kvdist.node.server import serve as serve_node
+from kvdist.node.tracing import TraceFile
 from kvdist.node.worker_process import WorkerProcess
 from kvdist.node.worker_wire import Capacity
+from kvdist.trace.recorder import Sink
 
 _MODEL = (
     "A model's folder, OWNER/NAME on the hub, SmolLM2-135M-Instruct (fetched and converted once), "
@@ -91,8 +93,17 @@ def serve(
         float, typer.Option(min=0, help="Seconds to answer what is open, after SIGTERM.")
     ] = 30.0,
     trace_file: Annotated[
-        Path | None, typer.Option(help="A line for each step and sequence goes there.")
+        Path | None,
+        typer.Option(
+            "--trace-file",
+            "--trace",
+            envvar="KVDIST_TRACE_FILE",
+            help="All that happens to requests and blocks goes there; see kvdist trace.",
+        ),
     ] = None,
+    trace_max_bytes: Annotated[
+        int, typer.Option(min=1 << 12, help="At that size the file becomes FILE.1.")
+    ] = 64 << 20,
     log_format: Annotated[
         Literal["auto", "console", "json"], typer.Option(help="auto: console on a terminal.")
     ] = "auto",
@@ -132,14 +143,16 @@ def serve(
         kv_cache_memory_bytes=kv_cache_memory_bytes,
     )
     in_process = distributed_executor_backend == "uni"
-    with trace_file.open("a", buffering=1) if trace_file else nullcontext() as trace:
-        asyncio.run(_serve(settings, worker_settings, trace, in_process=in_process))
+    opened = closing(TraceFile(trace_file, trace_max_bytes)) if trace_file else nullcontext()
+    with opened as trace:
+        sink = trace.note if trace is not None else None
+        asyncio.run(_serve(settings, worker_settings, sink, in_process=in_process))
 
 
 async def _serve(
     settings: NodeSettings,
     worker_settings: RunnerSettings,
-    trace: TextIO | None,
+    trace: Sink | None,
     *,
     in_process: bool,
 ) -> None:

@@ -5,10 +5,12 @@ Knows nothing of: the command line, models.
 Units:  tokens, blocks, bytes and seconds, by name.
 """
 
+import secrets
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import Literal
 
 from kvdist.cache import BlockHasher, KVCacheConfig, KVCacheManager
+from kvdist.cache.traced import TracedKVCacheManager
 from kvdist.node.admissions import Admissions
 from kvdist.node.engine import Engine
 from kvdist.node.http import Api
@@ -16,10 +18,11 @@ from kvdist.node.metrics import Metrics
 from kvdist.node.models import Models
 from kvdist.node.roles import Worker
 from kvdist.node.tokenizer import Tokenizer
-from kvdist.node.tracing import Tracer
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.scheduler import Scheduler
+from kvdist.sched.tracing import began
+from kvdist.trace.recorder import Recorder, Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,12 @@ class NodeSettings:
 
 
 def build_engine(
-    settings: NodeSettings, capacity: Capacity, worker: Worker, trace: TextIO | None = None
+    settings: NodeSettings, capacity: Capacity, worker: Worker, trace: Sink | None = None
 ) -> Engine:
-    """An engine over `worker`, which has room for `capacity`. Raises: ConfigError."""
+    """An engine over `worker`, which has room for `capacity`; `trace` hears what happens.
+
+    Raises: ConfigError.
+    """
     config = KVCacheConfig(
         num_blocks=capacity.num_blocks,
         kv_cache_groups=capacity.groups,
@@ -66,17 +72,19 @@ def build_engine(
         policy=settings.scheduling_policy,
     )
     hasher = BlockHasher(config.hash_block_size, settings.prefix_caching_hash_algo)
+    recorder = Recorder(trace) if trace is not None else None
     admissions, metrics = Admissions(), Metrics(settings.names[0])
     scheduler = Scheduler(
-        KVCacheManager(config),
+        TracedKVCacheManager(config, recorder) if recorder else KVCacheManager(config),
         limits,
         admissions,
         hasher if settings.enable_prefix_caching else None,
+        recorder,
     )
+    if recorder is not None:
+        recorder.note(began(secrets.token_hex(4), config))
     metrics.watch(scheduler)
-    return Engine(
-        scheduler, admissions, worker, metrics, Tracer(admissions, trace), settings.max_queued
-    )
+    return Engine(scheduler, admissions, worker, metrics, settings.max_queued)
 
 
 def build_api(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> Api:

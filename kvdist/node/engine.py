@@ -23,7 +23,6 @@ from kvdist.node.metrics import Metrics
 from kvdist.node.outbox import Outbox
 from kvdist.node.roles import Worker
 from kvdist.node.step import step
-from kvdist.node.tracing import Tracer
 from kvdist.sched.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
@@ -40,12 +39,10 @@ class Engine:
         admissions: Admissions,
         worker: Worker,
         metrics: Metrics,
-        tracer: Tracer,
         max_queued: int,
     ) -> None:
         self.scheduler = scheduler
         self.metrics = metrics
-        self.tracer = tracer
         self.outbox = Outbox(metrics)
         self.inbox = Inbox(self.outbox, max_queued)
         self._worker = worker
@@ -81,13 +78,15 @@ class Engine:
     def stop(self, job: Job, index: int) -> None:
         """Sequence `index` of the job has met a stop string; its end is the last of its news."""
         job.stopped.add(index)
-        self.scheduler.abort(job.request_ids[index])
+        self.scheduler.abort(job.request_ids[index], "a stop string")
         self.outbox.tell(self.scheduler.take_outputs())
         self.compute.wake()
 
     def _give_up(self, job: Job) -> None:
         job.given_up = True
-        num_aborted = sum(map(self.scheduler.abort, job.request_ids))
+        num_aborted = sum(
+            self.scheduler.abort(request_id, "the client is gone") for request_id in job.request_ids
+        )
         self.outbox.forget(job)
         if num_aborted:
             self.metrics.aborted(num_aborted)

@@ -18,7 +18,6 @@ from typing import Protocol
 from kvdist.node.compute import Compute
 from kvdist.node.inbox import Inbox
 from kvdist.node.outbox import Outbox
-from kvdist.node.tracing import Tracer
 from kvdist.sched.scheduler import Scheduler
 
 
@@ -27,7 +26,6 @@ class Node(Protocol):
 
     inbox: Inbox
     scheduler: Scheduler
-    tracer: Tracer
     compute: Compute
     outbox: Outbox
 
@@ -40,7 +38,6 @@ async def step(node: Node) -> None:
     """
     node.inbox.admit(node.scheduler)  # 1 arrive
     while plan := node.scheduler.schedule():  # 2 plan, 3 take
-        node.tracer.note(plan, node.scheduler)
         node.compute.start(plan)  # 4 move, 5 compute
     node.outbox.tell(node.scheduler.take_outputs())  # who ended without computing
     for ended in await node.compute.over():

@@ -1,58 +1,62 @@
-"""Trace lines: what each step does for each sequence, in the document's format.
+"""The trace file of a node: one JSON object an event, stamped here.
 
-Owns:   where the lines go.
-Knows nothing of: why a step does what it does.
-Source: `kvdist.trace`.
+Owns:   the file, how large it gets, the clock.
+Knows nothing of: what events say.
+
+At its limit the file becomes FILE.1, in place of the one before, so both together are bounded. Each
+file begins with `began`, so that either can be read by itself.
 """
 
-from typing import TextIO
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 
-from kvdist.node.admissions import Admissions
-from kvdist.sched.plan import ScheduledSequence, StepPlan
-from kvdist.sched.scheduler import Scheduler
-from kvdist.trace import step_line
+import msgspec
+
+from kvdist.trace.events import Began, Entry, Event
+
+_encode = msgspec.json.Encoder().encode
 
 
-class Tracer:
-    """Writes to `out`; nothing without it."""
+class TraceFile:
+    """A sink for a recorder. Raises: OSError if the file can't be opened.
 
-    def __init__(self, admissions: Admissions, out: TextIO | None = None) -> None:
-        self._admissions = admissions
-        self._out = out
+    A disk that is full costs lines, and a complaint on standard error, never a request.
+    """
 
-    def note(self, plan: StepPlan, scheduler: Scheduler) -> None:
-        """A line for each sequence of a step that was just planned."""
-        if self._out is None:
-            return
-        introduced = {new.request_id for new in plan.new_sequences}
-        for scheduled in plan.scheduled:
-            is_new = scheduled.request_id in introduced
-            self._out.write(self._line(plan.step, scheduled, scheduler, is_new=is_new) + "\n")
+    def __init__(self, path: Path, max_bytes: int, clock: Callable[[], float] = time.time) -> None:
+        self._file = _File(path, max_bytes)
+        self._clock = clock
 
-    def _line(
-        self, step: int, scheduled: ScheduledSequence, scheduler: Scheduler, *, is_new: bool
-    ) -> str:
-        manager = scheduler.manager
-        request_id, hit = scheduled.request_id, self._admissions.hit_tokens
-        tables = manager.get_blocks(request_id).blocks
-        hit_tokens = hit.get(request_id, 0)
-        owned: list[list[int]] = [[block.block_id for block in table] for table in tables]
-        new: list[list[int]] = [list(added) for added in scheduled.new_block_ids]
-        ref_hit: list[int] = []
-        for i, (group, table) in enumerate(
-            zip(manager.config.kv_cache_groups, tables, strict=True)
-        ):
-            num_hit = -(-hit_tokens // group.kv_cache_spec.block_size)
-            if is_new:
-                new[i] = owned[i][num_hit:]
-            ref_hit += [block.ref_cnt for block in table[:num_hit] if block.block_id]
-        return step_line(
-            step,
-            request_id,
-            hit_tokens,
-            scheduled.num_tokens + len(scheduled.draft_token_ids),
-            owned,
-            new,
-            manager.block_pool.get_num_free_blocks(),
-            ref_hit,
-        )
+    def note(self, event: Event) -> None:
+        """Write a line."""
+        line = _encode(Entry(self._clock(), event)).decode()
+        if isinstance(event, Began):
+            self._file.header = line
+        self._file.write(line)
+
+    def close(self) -> None:
+        """Nothing is written after this."""
+        with suppress(OSError):  # what a full disk had no room for
+            self._file.close()
+
+
+class _File(RotatingFileHandler):
+    """The standard library's file with a limit, and a header in each."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        super().__init__(path, maxBytes=max_bytes, backupCount=1, encoding="utf-8")
+        self.header = ""
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        self.handle(logging.makeLogRecord({"msg": line}))
+
+    def doRollover(self) -> None:
+        """Go on in a new file, which begins with the header."""
+        super().doRollover()
+        if self.stream is not None:
+            self.stream.write(self.header + self.terminator)

@@ -63,6 +63,12 @@ class Admission:
             max(0, need - sum(map(bool, table))) for need, table in zip(needed, tables, strict=True)
         )
 
+    def needed(self, sequence: Sequence) -> int:
+        """Blocks that one who begins needs until it decodes, and one of growth; its hit is not
+        taken off.
+        """
+        return sum(self._needed(sequence, self._slots(sequence)))
+
     def fits(
         self, sequence: Sequence, hit: CacheHit, admitted: Iterable[Sequence], watermark: int
     ) -> bool:

@@ -22,7 +22,7 @@ class Output:
     num_output_tokens: int
     #: Finished: nothing comes after this.
     status: SequenceStatus
-    #: Why it ended with an error.
+    #: Why it ended with an error, or was aborted.
     reason: str = ""
     #: One for each token, or none.
     logprobs: tuple[TokenLogprobs, ...] = ()

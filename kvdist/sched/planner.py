@@ -19,6 +19,9 @@ from kvdist.sched.roles import NoRemoteCache
 from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
 from kvdist.sched.steps import Turn
+from kvdist.trace.events import Waits, Why
+
+_WORTHLESS = "what it had was worthless, and no peer reads it any more"
 
 
 class Planner:
@@ -58,7 +61,7 @@ class Planner:
             if not planning.num_tokens_left:
                 break
             if sequence.worthless and self._remote_cache.may_preempt(sequence.request):
-                self._roster.give_up(sequence, SequenceEvent.RECOMPUTE)
+                self._roster.give_up(sequence, SequenceEvent.RECOMPUTE, reason=_WORTHLESS)
             if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
                 continue
             start = sequence.request.num_computed_tokens
@@ -112,12 +115,15 @@ class Planner:
             self._remote_cache.short_of_blocks()
             victim = self._roster.running.last()
             if self._manager.block_pool.steps.waiting_blocks():
+                self._note_wait(sequence, "fence")
                 return None  # blocks are on their way: they come when a step is over
             if victim is sequence and sequence.num_turns_in_flight:
+                self._note_wait(sequence, "fence")
                 return None  # so may its own
             if not self._remote_cache.may_preempt(victim.request):
+                self._note_wait(sequence, "reader")
                 return None
-            self._roster.give_up(victim, SequenceEvent.PREEMPT)
+            self._roster.give_up(victim, SequenceEvent.PREEMPT, by=sequence.request_id)
             if victim is sequence:
                 return None
         return new_blocks
@@ -141,6 +147,7 @@ class Planner:
             hit = self._manager.get_computed_blocks(sequence.request)
             num_external_tokens = self._match(sequence, hit)
             if num_external_tokens is None:
+                self._note_wait(sequence, "remote")
                 continue
             if num_external_tokens:
                 if len(self._roster.loads) + len(self._waiting.owners) >= self._max_num_seqs:
@@ -210,7 +217,15 @@ class Planner:
         fits = self.admission.fits(sequence, hit, self._admitted(), watermark)
         if not fits:
             self._remote_cache.short_of_blocks()
+            if self._roster.recorder is not None:
+                needed, kept = self.admission.needed(sequence), watermark + self.num_reserved()
+                self._note_wait(sequence, "room", needed, kept)
         return fits
+
+    def _note_wait(self, sequence: Sequence, why: Why, needed: int = 0, kept: int = 0) -> None:
+        if self._roster.recorder is not None:
+            free = self._manager.block_pool.get_num_free_blocks()
+            self._roster.recorder.note(Waits(sequence.request_id, why, needed, free, kept))
 
     def num_reserved(self) -> int:
         """Blocks that those who are admitted still need."""

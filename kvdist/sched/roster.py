@@ -11,6 +11,7 @@ Source: the queues of vLLM's scheduler (vllm/v1/core/sched/scheduler.py, 0.32).
 """
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from kvdist.cache import KVCacheManager, MambaSpec
 from kvdist.ids import BlockId, RequestId
@@ -21,6 +22,10 @@ from kvdist.sched.roles import RemoteCache
 from kvdist.sched.sampling import TokenLogprobs
 from kvdist.sched.sequence import Sequence, SequenceEvent, SequenceStatus
 from kvdist.sched.waiting import InOrder, WaitingQueue
+from kvdist.trace.events import Arrived, Ended, GaveUp, Loaded, LoadFailed
+from kvdist.trace.recorder import Recorder
+
+_SPOILT: Final = "what it had found here was withdrawn while the rest was on its way"
 
 
 @dataclass(slots=True)
@@ -45,7 +50,11 @@ class Roster:
     """Every move of a sequence from one queue to another, with all that goes with it."""
 
     def __init__(
-        self, manager: KVCacheManager, remote_cache: RemoteCache, max_failed_steps: int
+        self,
+        manager: KVCacheManager,
+        remote_cache: RemoteCache,
+        max_failed_steps: int,
+        recorder: Recorder | None = None,
     ) -> None:
         self.manager = manager
         self.remote_cache = remote_cache
@@ -57,6 +66,8 @@ class Roster:
         self.rows = WorkerRows()
         self.outputs = Outputs()
         self.stats = SchedulerStats()
+        #: Who hears what happens, if anybody.
+        self.recorder = recorder
         self._max_failed_steps = max_failed_steps
         self._has_states = any(
             isinstance(group.kv_cache_spec, MambaSpec) for group in manager.config.kv_cache_groups
@@ -66,6 +77,17 @@ class Roster:
 
     def add(self, sequence: Sequence) -> None:
         """A new one waits."""
+        if self.recorder is not None:
+            self.recorder.note(
+                Arrived(
+                    sequence.request_id,
+                    sequence.request.num_prompt_tokens,
+                    sequence.max_len,
+                    sequence.priority,
+                    len(self.running),
+                    len(self.waiting),
+                )
+            )
         self.sequences[sequence.request_id] = sequence
         self.waiting.others.add(sequence)
 
@@ -88,9 +110,12 @@ class Roster:
         if load is None:
             return False
         sequence = load.sequence
+        if self.recorder is not None:
+            self.recorder.note(Loaded(request_id, load.num_tokens))
         if sequence.status.finished:
             self._free(sequence)
         elif load.spoilt:
+            self._note_given_up(sequence, SequenceEvent.RECOMPUTE, reason=_SPOILT)
             self._wait_again(sequence, SequenceEvent.RECOMPUTE)
         else:
             sequence.request.num_computed_tokens = load.num_tokens
@@ -104,6 +129,8 @@ class Roster:
         if load is None:
             return False
         sequence = load.sequence
+        if self.recorder is not None:
+            self.recorder.note(LoadFailed(request_id, reason, again))
         if sequence.status.finished:
             self._free(sequence)
         elif again:
@@ -114,7 +141,7 @@ class Roster:
 
     # -- out -----------------------------------------------------------------------------------
 
-    def recompute(self, sequence: Sequence) -> None:
+    def recompute(self, sequence: Sequence, why: str) -> None:
         """What it has is worthless: anew, unless that has happened too often."""
         if sequence.num_failures > self._max_failed_steps:
             self.end(sequence, SequenceEvent.ERROR, reason="its steps failed again and again")
@@ -125,10 +152,13 @@ class Roster:
             sequence.num_settled_tokens = 0
             sequence.attempt += 1  # what is in flight is stale, whoever still reads its blocks
         else:
-            self.give_up(sequence, SequenceEvent.RECOMPUTE)
+            self.give_up(sequence, SequenceEvent.RECOMPUTE, reason=why)
 
-    def give_up(self, sequence: Sequence, event: SequenceEvent) -> None:
+    def give_up(
+        self, sequence: Sequence, event: SequenceEvent, *, by: RequestId = "", reason: str = ""
+    ) -> None:
         """Its blocks go, it waits in its old place to be computed anew."""
+        self._note_given_up(sequence, event, by, reason)
         running = sequence.status is SequenceStatus.RUNNING
         (self.running if running else self.waiting.owners).remove(sequence)
         self._wait_again(sequence, event)
@@ -149,6 +179,10 @@ class Roster:
         """The remote cache hears it first, then its blocks go, unless bytes still land there."""
         before = sequence.status
         sequence.on(event)
+        if self.recorder is not None:
+            num_output = sequence.request.num_tokens - sequence.request.num_prompt_tokens
+            status = sequence.status.name.removeprefix("FINISHED_").lower()
+            self.recorder.note(Ended(sequence.request_id, status, num_output, reason))
         del self.sequences[sequence.request_id]
         if before is SequenceStatus.RUNNING:
             self.running.remove(sequence)
@@ -175,6 +209,14 @@ class Roster:
         num_settled = sequence.num_settled_tokens
         overtaken = self._has_states and sequence.request.num_computed_tokens != num_settled
         return 0 if overtaken else num_settled
+
+    def _note_given_up(
+        self, sequence: Sequence, event: SequenceEvent, by: RequestId = "", reason: str = ""
+    ) -> None:
+        if self.recorder is not None:
+            preempted = event is SequenceEvent.PREEMPT
+            how: Literal["preempt", "recompute"] = "preempt" if preempted else "recompute"
+            self.recorder.note(GaveUp(sequence.request_id, how, by, reason))
 
     def _wait_again(self, sequence: Sequence, event: SequenceEvent) -> None:
         sequence.on(event)

@@ -36,6 +36,9 @@ from kvdist.sched.roster import Roster
 from kvdist.sched.sequence import SamplingParams, Sequence, SequenceEvent
 from kvdist.sched.steps import StepInFlight, StepsInFlight, Turn
 from kvdist.sched.table_checksum import table_checksum
+from kvdist.sched.tracing import note_plan
+from kvdist.trace.events import Told
+from kvdist.trace.recorder import Recorder
 
 _DEFAULT_PARAMS = SamplingParams()
 _NO_KEYS = ExtraKeys()
@@ -62,12 +65,13 @@ class Scheduler:
         settings: SchedulerConfig | None = None,
         remote_cache: RemoteCache | None = None,
         hasher: BlockHasher | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         config = manager.config
         self.manager = manager
         self.settings = settings or SchedulerConfig()
         self.remote_cache = remote_cache or NoRemoteCache()
-        self.roster = Roster(manager, self.remote_cache, self.settings.max_failed_steps)
+        self.roster = Roster(manager, self.remote_cache, self.settings.max_failed_steps, recorder)
         self.stats = self.roster.stats
         self.steps = StepsInFlight()
         self._planner = Planner(self.roster, self.settings)
@@ -75,6 +79,7 @@ class Scheduler:
             BlockHasher(config.hash_block_size) if config.enable_caching else None
         )
         self._num_sequences = 0
+        self._recorder = recorder
 
     # -- sequences come and go -----------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class Scheduler:
                 self.roster.end(sequence, SequenceEvent.PREFILLED)
         return tuple(sequences)
 
-    def abort(self, request_id: RequestId) -> bool:
+    def abort(self, request_id: RequestId, why: str = "") -> bool:
         """It ends now, whatever it was doing. False if there is none of that id, or not any more.
 
         Blocks in which bytes are landing stay held until they have; those of a running step too.
@@ -144,7 +149,7 @@ class Scheduler:
         sequence = self.roster.sequences.get(request_id)
         if sequence is None:
             return False
-        self.roster.end(sequence, SequenceEvent.ABORT)
+        self.roster.end(sequence, SequenceEvent.ABORT, reason=why)
         return True
 
     def take_outputs(self) -> list[Output]:
@@ -200,7 +205,10 @@ class Scheduler:
             if check.level == 2:
                 step.table_checksum = self._table_checksum(planning)
             if planning.scheduled or copies:
-                return planning.plan(copies, roster.rows, self.settings.num_lookahead_tokens)
+                plan = planning.plan(copies, roster.rows, self.settings.num_lookahead_tokens)
+                if self._recorder is not None:
+                    note_plan(self._recorder, plan, self.manager)
+                return plan
             step.result = StepResult(step.number)
             self._settle_what_is_over()
             if self.steps or not step.turns:
@@ -264,7 +272,7 @@ class Scheduler:
             if any(not withdrawn.isdisjoint(table) for table in self.roster.tables(sequence)):
                 concerned[sequence] = None
         for sequence in concerned:
-            self.roster.recompute(sequence)
+            self.roster.recompute(sequence, f"step {failed.number} failed")
 
     def _settle_what_is_over(self) -> None:
         while step := self.steps.pop_over():
@@ -289,11 +297,13 @@ class Scheduler:
         if outcome is None:
             self.stats.num_malformed_outputs += 1
             sequence.num_failures += 1
-            self.roster.recompute(sequence)
+            self.roster.recompute(sequence, "the worker's answer was none to its question")
             return
         sequence.num_failures = 0
         request.num_computed_tokens -= outcome.num_rejected
         if outcome.token_ids:
+            if self._recorder is not None and request.num_tokens == request.num_prompt_tokens:
+                self._recorder.note(Told(request.request_id))
             request.append_output_token_ids(outcome.token_ids)
         sequence.draft_token_ids = outcome.draft_token_ids
         num_written = turn.start + turn.num_tokens - outcome.num_rejected

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from kvdist.sim.world import Entry
+from kvdist.trace.line import story_line
 
 #: Names by which entries are tied to each other: request ids, leases, pulls, transfers.
 _NAMES = re.compile(r"\bjob\d+(?:-\d+)?\b|\blease=(b'.*?'|b\".*?\")|\bpull=\d+")
@@ -21,7 +22,7 @@ def story(log: Iterable[Entry], about: str) -> list[str]:
         if about in _names_in(text):
             names |= {name for name in _names_in(text) if not name.startswith("job")}
     return [
-        f"{entry.time:9.4f}  {text}"
+        story_line(entry.time, text)
         for entry, text in lines
         if not names.isdisjoint(_names_in(text))
     ]

@@ -147,7 +147,8 @@ def test_trace_lines_of_two_requests_that_share_a_prefix(
     path = tmp_path / "trace"
     flags = ["--trace-file", str(path), "--block-size", "4", "--max-num-batched-tokens", "16"]
     serve(talk, *flags, "--no-async-scheduling")
-    lines = [re.sub(r"req=\w+-", "req=", line) for line in path.read_text().splitlines()]
+    result = CliRunner().invoke(app, ["trace", "lines", str(path)], catch_exceptions=False)
+    lines = [re.sub(r"req=\w+-", "req=", line) for line in result.output.splitlines()]
     assert lines == [
         "step=1 req=1 hit_tokens=0 scheduled=16 owned=[[1, 2, 3, 4]] new=[[1, 2, 3, 4]] "
         "free=508 ref(hit)=[]",

@@ -1,6 +1,6 @@
 """The one line a step and request: exactly the document's format, with whole lists."""
 
-from kvdist.trace import step_line
+from kvdist.trace.line import step_line
 
 
 def test_the_document_s_own_line() -> None:

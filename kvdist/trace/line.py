@@ -1,6 +1,6 @@
 """One line a step and request that tells what the block manager did: ids and counts only.
 
-Owns:   the format of the line.
+Owns:   the format of that line, and of the lines of stories.
 Knows nothing of: the block manager, clocks, files; it is given plain numbers and returns text.
 Units:  tokens and blocks, by name.
 Source: the document's debugging line ("what one watches" in docs/semantics.md).
@@ -33,6 +33,15 @@ free=213 ref(hit)=[1,2]'
         f"step={step} req={request_id} hit_tokens={hit_tokens} scheduled={scheduled} "
         f"owned={_nested(owned)} new={_nested(new)} free={free} ref(hit)={_flat(ref_hit, ',')}"
     )
+
+
+def story_line(time: float, text: str) -> str:
+    """One line of a story, of a node or of a simulation: seconds, then what happened.
+
+    >>> story_line(1.5, "arrives")
+    '   1.5000  arrives'
+    """
+    return f"{time:9.4f}  {text}"
 
 
 def _nested(groups: Iterable[Iterable[int]]) -> str:
