@@ -1,16 +1,18 @@
 """Plants bugs in the transfer protocol, and lets the simulator look for them.
 
 A bug is a row of a table that lacks one effect or leads elsewhere, or a rule that always says yes
-(or no). Run it to try them all: `make protocol`.
+(or no). `make protocol` tries them all; `python -m tests.mutation.protocol serve grant` those whose
+names begin so (a name in full: that one). What is known of this very source isn't tried again.
 """
 
 import json
-import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from multiprocessing import Pool
+from functools import partial
+from multiprocessing import Pool, cpu_count
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +22,9 @@ from kvdist.connector.machine import Table
 from kvdist.connector.tables import claim, grant, lease, part, pull, serve
 from kvdist.sched import lending
 from kvdist.sim.faults import faults_of
-from kvdist.sim.run import calm_walk, walk
+from kvdist.sim.run import Report, calm_walk, walk
 from kvdist.sim.script import Walk
+from tests.mutation.results import KEPT, Finding, Results, digest
 
 TABLES: Final[dict[str, Table[Any, Any, Any]]] = {
     table.name: table
@@ -109,40 +112,68 @@ def planted(mutant: Mutant) -> Iterator[None]:
         rows[key] = before_row
 
 
-def find(mutant: Mutant, num_seeds: int = NUM_SEEDS) -> tuple[int, str] | None:
-    """The first seed whose walk notices the bug, and what it says; None: no walk does."""
+def find(mutant: Mutant, num_seeds: int = NUM_SEEDS) -> Finding:
+    """The first seed whose walk notices the bug, and what it says."""
     check.level = 1
     faults = faults_of(["all"])
     with planted(mutant):
         for seed in range(num_seeds // 10):
             report = calm_walk(seed, 2 + seed % 2, NUM_EVENTS)
             if report.failure:
-                return seed, "calm: " + report.failure.strip().splitlines()[-1][:120]
+                return Finding(seed, "calm: " + last_line(report), num_seeds)
         for seed in range(num_seeds):
             report = walk(Walk(seed, 2 + seed % 2, faults), seed, faults, NUM_EVENTS)
             if report.failure:
-                return seed, report.failure.strip().splitlines()[-1][:120]
-    return None
+                return Finding(seed, last_line(report), num_seeds)
+    return Finding(None, "", num_seeds)
 
 
-def _try(mutant: Mutant) -> tuple[Mutant, tuple[int, str] | None]:
-    return mutant, find(mutant)
+def last_line(report: Report) -> str:
+    """Of what a walk says."""
+    return report.failure.strip().splitlines()[-1][:120]
 
 
 def main() -> int:
-    """Try them all (or those that contain the argument); prints what nothing notices."""
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    chosen = [mutant for mutant in mutants() if wanted in str(mutant)]
-    known: dict[str, str] = json.loads((Path(__file__).parent / "harmless.json").read_text())
-    missed, found = [], 0
-    with Pool() as pool:
-        for mutant, finding in pool.imap_unordered(_try, chosen):
-            found += finding is not None
-            print(mutant, "->", finding or known.get(str(mutant), "NOT FOUND"), flush=True)
-            if finding is None and str(mutant) not in known:
-                missed.append(mutant)
-    print(f"{found} of {len(chosen)} found, {len(missed)} missed without a reason")
-    return bool(missed)
+    """Try them; prints what nothing notices. Exit status 1: some without a reason."""
+    parser = ArgumentParser(prog="tests.mutation.protocol")
+    parser.add_argument("names", nargs="*", help="what the bugs' names begin with; none: all")
+    parser.add_argument("--processes", type=int, default=cpu_count())
+    parser.add_argument("--seeds", type=int, default=NUM_SEEDS)
+    options = parser.parse_args()
+    names = tuple(options.names)
+    chosen = [mutant for mutant in mutants() if not names or str(mutant).startswith(names)]
+    results = Results(KEPT, digest())
+    unknown = [mutant for mutant in chosen if results.of(str(mutant), options.seeds) is None]
+    with Pool(options.processes) as pool:
+        tries = pool.imap_unordered(partial(_try, num_seeds=options.seeds), unknown)
+        for mutant, finding in tries:
+            results.keep(str(mutant), finding)
+            print(mutant, "->", finding.says or "nothing", flush=True)
+    return _sum_up(chosen, results, options.seeds)
+
+
+def _try(mutant: Mutant, num_seeds: int) -> tuple[Mutant, Finding]:
+    return mutant, find(mutant, num_seeds)
+
+
+def _sum_up(chosen: list[Mutant], results: Results, num_seeds: int) -> int:
+    known = harmless()
+    found = [m for m in chosen if (f := results.of(str(m), num_seeds)) and f.seed is not None]
+    missed = [str(m) for m in chosen if m not in found]
+    for name in missed:
+        print(name, "->", known.get(name, "NOT FOUND"))
+    num_harmless = sum(name in known for name in missed)
+    print(
+        f"{len(chosen)} tried: {len(found)} found, {num_harmless} not found and harmless, "
+        f"{len(missed) - num_harmless} not found"
+    )
+    return int(num_harmless < len(missed))
+
+
+def harmless() -> dict[str, str]:
+    """Bugs that change nothing that is promised, and why."""
+    found: dict[str, str] = json.loads((Path(__file__).parent / "harmless.json").read_text())
+    return found
 
 
 if __name__ == "__main__":
