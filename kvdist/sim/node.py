@@ -7,15 +7,15 @@ The engine computes for all ranks together; the workers' connector halves are ac
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvdist.cache import KVCacheManager
 from kvdist.connector.effects import SendToNode, SendToWorker, TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
-from kvdist.connector.local import FromWorker, ToWorker
+from kvdist.connector.local import FromWorker, PartEnded, ToWorker
 from kvdist.connector.messages import NodeMessage
 from kvdist.connector.scheduler_half import SchedulerHalf
-from kvdist.ids import BlockHash, Incarnation, LeaseId, NodeId, Rank
+from kvdist.ids import BlockHash, Incarnation, LeaseId, NodeId, PullId, Rank
 from kvdist.sched.lending import Lending, Tables
 from kvdist.sched.output import Output
 from kvdist.sched.plan import StepPlan
@@ -26,6 +26,9 @@ from kvdist.sim.worker import SimWorker
 
 if TYPE_CHECKING:
     from kvdist.sim.cluster import Cluster
+
+#: Longest way of a message between a node and its workers.
+LOCAL_S: Final = 1e-3
 
 
 class _Holdings:
@@ -84,6 +87,8 @@ class SimNode:
         self._is_computing = False
         #: A step that failed, until the scheduler knows: nothing planned meanwhile can run.
         self._failed: StepPlan | None = None
+        #: Pulls of which a part has failed: since when this process knows it.
+        self._failed_pulls: dict[PullId, float] = {}
         self._tick_at: float | None = None
         self._paused_until = 0.0
         self._inbox: list[Callable[[], None]] = []
@@ -172,15 +177,22 @@ class SimNode:
         def event() -> None:
             self._world.note(self.name, f"from worker {worker.rank}", message)
             self.half.from_worker(worker.rank, message)
+            if isinstance(message, PartEnded) and message.failure:
+                self._failed_pulls.setdefault(message.part.pull, self._world.now)
 
         self._local(worker, lambda: self.do(event))
+
+    def has_cancelled(self, pull: PullId) -> bool:
+        """Whether all workers must have heard by now that this pull has failed."""
+        since = self._failed_pulls.get(pull)
+        return self.is_alive and since is not None and since + LOCAL_S < self._world.now
 
     def _to_worker_later(self, rank: Rank, message: ToWorker) -> None:
         worker = self.workers[rank]
         self._local(worker, lambda: worker.from_node(message))
 
     def _local(self, worker: SimWorker, arrive: Callable[[], None]) -> None:
-        worker.local_at = max(worker.local_at, self._world.now + self._world.between(1e-5, 1e-3))
+        worker.local_at = max(worker.local_at, self._world.now + self._world.between(1e-5, LOCAL_S))
         self._world.at(worker.local_at, arrive)
 
     def _set_tick(self) -> None:
@@ -213,6 +225,8 @@ class SimNode:
                 self._world.note(self.name, "moved", effect)
                 self._tell(self.scheduler.moved(effect))  # type: ignore[arg-type]
                 self._poison()
+                if self.scheduler.stats.num_unknown_messages:
+                    self.cluster.violated(f"{self.name}: nobody waits for {effect}")
 
     # -- the engine ----------------------------------------------------------------------------
 

@@ -11,25 +11,14 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
-from kvdist.cache import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheSpec,
-    MambaSpec,
-    SlidingWindowSpec,
-)
-from kvdist.connector.settings import Settings
 from kvdist.ids import NodeId
-from kvdist.sched.budget import SchedulerConfig
 from kvdist.sim.clients import Job, Way
 from kvdist.sim.cluster import ClusterConfig
+from kvdist.sim.draw import make_config
 from kvdist.sim.faults import Faults
 
 #: Tokens that prompts are made of; few, so that prefixes meet.
 _TOKENS = 5
-#: Kinds of layers; the first is what most models are.
-_GROUPS = (("full",), ("full",), ("full", "window"), ("full", "state"), ("window",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,71 +108,6 @@ class Script:
 
 
 # -- by seed ---------------------------------------------------------------------------------------
-
-
-def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
-    """Some cluster: kinds of groups, sizes of pools, ranks, verbs; calm: nothing is scarce."""
-    groups = chance.choice(_GROUPS)
-    block_size = chance.choice((2, 4))
-    max_len = 32
-    specs = tuple(KVCacheGroupSpec(_spec(kind, block_size)) for kind in groups)
-    names = [f"n{i}" for i in range(num_nodes)]
-    per_sequence = -(-max_len // block_size) * len(groups)
-    nodes = {
-        name: KVCacheConfig(
-            num_blocks=1
-            + per_sequence * (12 if calm else chance.choice((1, 2, 2, 3)))
-            + chance.randrange(4),
-            kv_cache_groups=specs,
-            max_model_len=max_len,
-            watermark=chance.choice((0.0, 0.0, 0.05)),
-        )
-        for name in names
-    }
-    heads = chance.choice((1, 2, 2, 2))
-    ranks = {name: chance.choice((1, heads)) for name in names}
-    scheduler = SchedulerConfig(
-        max_num_batched_tokens=chance.choice((8, 16, 64)),
-        max_num_seqs=chance.choice((1, 4) if calm else (2, 4, 8)),
-        max_steps_in_flight=chance.choice((1, 2)),
-    )
-    return ClusterConfig(
-        nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
-        latency_s=0.004 if calm else chance.choice((0.004, 0.05, 0.3)),
-        settings=_calm_settings(chance) if calm else _settings(chance),
-        scheduler=scheduler,
-    )  # fmt: skip
-
-
-def _calm_settings(chance: Random) -> Settings:
-    """The defaults, or leases so short that only renewals keep them."""
-    if chance.random() < 0.5:
-        return Settings()
-    return Settings(lease_s=0.35, renewal_s=0.05)
-
-
-def _settings(chance: Random) -> Settings:
-    """The defaults, or shorter times, so that leases run out while they are in use."""
-    lease_s = chance.choice((30.0, 30.0, 2.0, 0.3))
-    return Settings(
-        lease_s=lease_s,
-        renewal_s=lease_s / 6,
-        life_s=chance.choice((300.0, 3 * lease_s, lease_s)),
-        max_rounds=chance.choice((1, 2, 3)),
-        on_failure=chance.choice(("recompute", "recompute", "fail")),
-        max_recompute_tokens=chance.choice((1 << 20, 40)),
-        min_pull_tokens=chance.choice((1, 1, 4)),
-        max_parked=chance.choice((256, 2)),
-        soft_share=chance.choice((0.25, 1.0)),
-    )
-
-
-def _spec(kind: str, block_size: int) -> KVCacheSpec:
-    if kind == "full":
-        return FullAttentionSpec(block_size=block_size)
-    if kind == "window":
-        return SlidingWindowSpec(block_size=block_size, sliding_window=2 * block_size + 1)
-    return MambaSpec(block_size=block_size)
 
 
 class Walk:

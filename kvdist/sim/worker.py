@@ -19,6 +19,7 @@ from kvdist.connector.effects import (
     ServeKey,
     StopRead,
     StopSending,
+    WorkerEffect,
 )
 from kvdist.connector.local import ToWorker
 from kvdist.connector.messages import (
@@ -70,6 +71,8 @@ class SimWorker:
         self._waiting: dict[PartId, deque[Callable[[], None]]] = {}
         #: Sends that don't return before their link ends.
         self._unsent: dict[DataLink, list[ServeKey]] = {}
+        #: When the latest send of each open pull began.
+        self._begun: dict[ServeKey, float] = {}
         #: Parts that the latest event had something said of.
         self._answered: set[PartId] = set()
         #: Parts whose read was stopped and that aren't quiet.
@@ -90,6 +93,7 @@ class SimWorker:
         for effect in self.half.take_effects():
             if isinstance(effect, SendToPeer):
                 self._answered.add(effect.message.part)
+            self._audit(effect)
             self._carry_out(effect)
         self._set_tick()
 
@@ -140,6 +144,15 @@ class SimWorker:
             self.do(self.half.tick)
 
     # -- effects -------------------------------------------------------------------------------
+
+    def _audit(self, effect: WorkerEffect) -> None:
+        """A pull that has failed asks and reads no more."""
+        match effect:
+            case ReadBytes(part=part) | SendToPeer(message=Open(part) | Confirm(part)):
+                if self._node.has_cancelled(part.pull):
+                    self.cluster.violated(f"T20: {self.name} goes on with {part}, which has failed")
+            case _:
+                pass
 
     def _carry_out(self, effect: object) -> None:
         match effect:
@@ -232,9 +245,24 @@ class SimWorker:
                 delay = self._world.between(0.0, 0.005)
                 self._world.after(delay, lambda: self.do(lambda: self.half.sent(effect.key)))
 
+        if link is not None:
+            self._audit_stall(link, effect.key)
         delay = self._world.between(0.0002, 0.02)
         self._world.after(delay / 2, lambda: read(len(cells) // 2))
         self._world.after(delay, finish)
+
+    def _audit_stall(self, link: DataLink, key: ServeKey) -> None:
+        """A send that begins now, and doesn't return, has its link cut in time (T16)."""
+        begun = self._begun[key] = self._world.now
+
+        def audit() -> None:
+            if self._begun.get(key) != begun:
+                return
+            del self._begun[key]
+            if key in self._unsent.get(link, []) and self.is_alive and not link.is_cut:
+                self.cluster.violated(f"T16: {self.name} waits on for {key} on {link.name}")
+
+        self._world.after(self.cluster.settings.stall_s + 1e-6, audit)
 
     def _sent(self, link: DataLink, key: ServeKey) -> None:
         """A send that hung returns."""
