@@ -9,6 +9,7 @@ Knows nothing of: everything else.
         InvalidRequest        caller   tokens, keys or sizes of a request are out of range
           RequestTooLarge     caller   a request that could never be finished here
         UnknownModel          caller   a model that this node doesn't have
+        Superseded            caller   a run of a node that a later one has replaced: it has to end
         IllegalAllocation     caller   an allocation that names nothing, or takes hits twice
         StaleHit              caller   the cache changed since the lookup: look up again
         UnknownRequest        caller   no such live request
@@ -16,6 +17,8 @@ Knows nothing of: everything else.
         DoubleFree            caller   more references given back than were taken
         UnknownStep           caller   a step that isn't open, or opens out of order
       Unavailable             us       no room for it now, or the node is ending: try elsewhere
+      NodeFailed              peer     a node that was asked doesn't answer: ask another
+        NodeBusy              peer     it has no room now; it has not begun
       GenerationFailed        us       a request that was begun could not be finished
       StepFailed              us       a step did not do what it was to do: it is computed anew
       WorkerLost              us       the worker is gone, and its node ends too
@@ -63,6 +66,10 @@ class UnknownModel(LocalMisuse):
     """A model that this node doesn't have."""
 
 
+class Superseded(LocalMisuse):
+    """A run of a node that a later one has replaced; it has to end (T21)."""
+
+
 class IllegalAllocation(LocalMisuse):
     """An allocation with nothing to do, negative sizes, or hits for a request that owns blocks."""
 
@@ -93,6 +100,17 @@ class Unavailable(KvdistError):
     """No room for a request now, or the node is ending; nothing has changed."""
 
     retryable = True
+
+
+class NodeFailed(KvdistError):
+    """A node that was asked can't be reached, is busy, or answers what makes no sense."""
+
+    blame = "peer"
+    retryable = True
+
+
+class NodeBusy(NodeFailed):
+    """A node has no room for a request now; it has not begun."""
 
 
 class GenerationFailed(KvdistError):

@@ -15,6 +15,7 @@ from kvdist import check
 from kvdist.cli.doctor import doctor
 from kvdist.cli.replay_trace import replay_trace
 from kvdist.cli.replay_workload import replay_workload
+from kvdist.cli.router import router
 from kvdist.cli.screen import Screen
 from kvdist.cli.serve import serve
 from kvdist.cli.simulate import simulate
@@ -52,6 +53,7 @@ app.command("replay-workload")(replay_workload)
 app.command("simulate")(simulate)
 app.command("serve")(serve)
 app.add_typer(trace, name="trace")
+app.command("router")(router)
 app.command("worker", hidden=True)(worker)
 
 

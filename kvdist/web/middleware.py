@@ -31,7 +31,7 @@ OPEN = frozenset({"/health", "/ready", "/metrics", "/version"})
 
 @web.middleware
 async def named(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Each request has an id, and leaves a line in the log."""
+    """Each request has an id, and leaves a line in the log; for debug, if it comes all the time."""
     given = request.headers.get("X-Request-Id", "")
     request[REQUEST_ID] = given if _ID.fullmatch(given) else uuid.uuid4().hex
     began_s, status = time.monotonic(), 499  # the client was gone before there was one
@@ -41,13 +41,18 @@ async def named(request: web.Request, handler: _Handler) -> web.StreamResponse:
             status = response.status
             return response
         finally:
-            _log.info(
+            tell = _log.debug if _is_routine(request.path) else _log.info
+            tell(
                 "answered",
                 method=request.method,
                 path=request.path,
                 status=status,
                 seconds=round(time.monotonic() - began_s, 4),
             )
+
+
+def _is_routine(path: str) -> bool:
+    return path in OPEN or path.startswith("/registry/")
 
 
 @web.middleware

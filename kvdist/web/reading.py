@@ -9,7 +9,14 @@ from typing import Final, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from kvdist.errors import InvalidRequest, KvdistError, Unavailable, UnknownModel
+from kvdist.errors import (
+    InvalidRequest,
+    KvdistError,
+    NodeFailed,
+    Superseded,
+    Unavailable,
+    UnknownModel,
+)
 
 #: What a request is called in logs and answers.
 REQUEST_ID: Final = web.RequestKey("request_id", str)
@@ -45,6 +52,10 @@ def status_of(error: KvdistError) -> int:
             return 404
         case InvalidRequest():
             return 400
+        case Superseded():
+            return 409
+        case NodeFailed():
+            return 502
         case Unavailable():
             return 503
         case _:

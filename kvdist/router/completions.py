@@ -1,0 +1,95 @@
+"""`/v1/completions` and `/v1/chat/completions`, in front of many nodes.
+
+Owns:   the requests that are open.
+Knows nothing of: which nodes answer.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from kvdist.errors import KvdistError, NodeFailed, Unavailable
+from kvdist.router.bodies import Asked
+from kvdist.router.exchange import Cluster, Exchange
+from kvdist.router.relay import Relay
+from kvdist.router.scope import Scope
+from kvdist.web.reading import REQUEST_ID, status_of
+
+
+class Completions:
+    """The handler of both routes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: set[Scope] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self.is_draining = False
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """One request. A client that leaves cancels it, and all that nodes do for it."""
+        status = 499  # the client was gone before there was one
+        try:
+            response = await self._answer(request)
+            status = response.status
+            return response
+        except KvdistError as error:
+            status = status_of(error)
+            raise
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            self._cluster.metrics.answered(status)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.is_draining:
+            raise Unavailable("the router is draining")
+        cluster = self._cluster
+        asked = Asked.read(
+            await request.read(), allow_params=cluster.settings.allow_kv_transfer_params
+        )
+        relay = Relay(request, asked, cluster.metrics)
+        exchange = Exchange(cluster, asked, request.path, passed_on(request))
+        try:
+            async with Scope() as scope:
+                with self._counted(scope):
+                    return await exchange.run(relay)
+        except KvdistError as error:
+            if relay.has_begun:
+                return await relay.fail(error)
+            if isinstance(error, NodeFailed):
+                raise Unavailable(str(error)) from error
+            raise
+
+    @contextmanager
+    def _counted(self, scope: Scope) -> Iterator[None]:
+        self._open.add(scope)
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._open.discard(scope)
+            if not self._open:
+                self._is_idle.set()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    async def drained(self) -> None:
+        """All that was taken is answered."""
+        await self._is_idle.wait()
+
+    def cut_off(self) -> None:
+        """What is open ends with an error."""
+        for scope in list(self._open):
+            scope.cut(Unavailable("the router has ended"))
+
+
+def passed_on(request: web.Request) -> dict[str, str]:
+    """What nodes are told beside the body: the client's key, and what the request is called."""
+    headers = {"X-Request-Id": request[REQUEST_ID]}
+    if "Authorization" in request.headers:
+        headers["Authorization"] = request.headers["Authorization"]
+    return headers
