@@ -122,7 +122,9 @@ SCHED_MUTANTS = [
     Mutant(
         "who is read along is preempted",
         PLANNER,
-        "            if not self._remote_cache.may_preempt(victim):\n                return None\n",
+        "            if not self._remote_cache.may_preempt(victim.request):\n"
+        '                self._note_wait(sequence, "reader")\n'
+        "                return None\n",
         "",
         PLANNER_TEST,
     ),
@@ -199,8 +201,8 @@ SCHED_MUTANTS = [
     Mutant(
         "who is not known yet holds up the others",
         PLANNER,
-        "            if num_external_tokens is None:\n                continue",
-        "            if num_external_tokens is None:\n                return",
+        'self._note_wait(sequence, "remote")\n                continue',
+        'self._note_wait(sequence, "remote")\n                return',
         PLANNER_TEST,
     ),
     Mutant(
