@@ -9,6 +9,7 @@ from typing import Any
 
 from kvdist.cache import BlockHasher, Request
 from kvdist.connector.borrower import Borrower
+from kvdist.connector.compat import fingerprint
 from kvdist.connector.effects import (
     NodeEffect,
     SendToNode,
@@ -26,7 +27,9 @@ from kvdist.connector.messages import (
     MAX_TOKENS,
     Blocks,
     Confirm,
+    Fingerprint,
     Heads,
+    Hello,
     NodeMessage,
     Open,
     PartId,
@@ -98,7 +101,7 @@ class Node:
         return [
             (effect.node, effect.message)
             for effect in self.news()
-            if isinstance(effect, SendToNode)
+            if isinstance(effect, SendToNode) and isinstance(effect.message, NodeMessage)
         ]
 
     def _sort(self) -> None:
@@ -260,7 +263,11 @@ class Worker:
 
     def said(self) -> list[WorkerMessage]:
         """The same, messages to peers only."""
-        return [effect.message for effect in self.news() if isinstance(effect, SendToPeer)]
+        return [
+            effect.message
+            for effect in self.news()
+            if isinstance(effect, SendToPeer) and isinstance(effect.message, WorkerMessage)
+        ]
 
     def reported(self) -> list[FromWorker]:
         """The same, messages to its own node only."""
@@ -329,6 +336,26 @@ class Serving(Worker):
         message = Confirm(part or a_part(), self.lease)
         self.server.on_confirm("link", reader, Incarnation(run), message)
         return self.news()
+
+
+def a_fingerprint(*groups: Group, heads: int = 4, **more: Any) -> Fingerprint:
+    """Of nodes as they are here."""
+    groups = groups or (FULL,)
+    settings: dict[str, Any] = {
+        "weights": "5eed",
+        "dtype": "bfloat16",
+        "element_bits": 16,
+        "head_size": 64,
+        "num_layers": (2,) * len(groups),
+        "hash_block_size": 4,
+        "layout": "head token",
+    }
+    return fingerprint(Geometry(groups, heads), **{**settings, **more})
+
+
+def a_hello(node: NodeId = "d", run: int = 1, **more: Any) -> Hello:
+    """The first thing that a node, or its worker, says."""
+    return Hello(node, Incarnation(run), a_fingerprint(**more))
 
 
 def a_part(pull: int = 1, reader: int = 0, owner: int = 0) -> PartId:

@@ -42,6 +42,8 @@ class Town:
         scheduler: SchedulerConfig | None = None,
         per_node: dict[str, tuple[KVCacheSpec, ...]] | None = None,
         cache: dict[str, Any] | None = None,
+        versions: dict[str, int] | None = None,
+        weights: dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
         specs_of = per_node or {}
@@ -58,6 +60,8 @@ class Town:
         config = ClusterConfig(
             nodes=configs,
             ranks=ranks or {},
+            versions=versions or {},
+            weights=weights or {},
             num_heads=heads,
             one_sided=one_sided,
             settings=Settings(**settings),

@@ -24,8 +24,8 @@ from kvdist.connector.local import Cancel, Fetch
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
     MAX_LIST,
+    VERSION,
     Blocks,
-    Borrow,
     Lent,
     PartId,
     Progress,
@@ -41,7 +41,15 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
-from kvdist.connector.wants import Claim, Pull, content_of, key_of, name_of
+from kvdist.connector.wants import (
+    Claim,
+    Pull,
+    can_ask,
+    content_of,
+    hashes_of,
+    key_of,
+    name_of,
+)
 from kvdist.errors import InvalidRequest
 from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
 
@@ -73,6 +81,8 @@ class Borrower:
         self._by_number: dict[int, Claim] = {}
         #: The latest run of each peer that was heard of.
         self._runs: dict[NodeId, Incarnation] = {}
+        #: The version that is spoken with each peer that said hello.
+        self._versions: dict[NodeId, int] = {}
         self._pulls: dict[PullId, Pull] = {}
         self._pull_of: dict[RequestId, Pull] = {}
         #: Of those: whose own request has ended, and that go on for others (T20).
@@ -262,10 +272,25 @@ class Borrower:
         if run <= self._runs.get(peer, -1):
             return
         self._runs[peer] = run
+        self._versions.pop(peer, None)
         for claim in list(self._claims.values()):
             ticket = claim.ticket
             if claim.node == peer and ticket is not None and ticket.incarnation < run:
                 self._handle_claim(claim, claims.Event.LOST)
+
+    def peer_met(self, peer: NodeId, version: int) -> None:
+        """Hello was said: what it can be asked is known."""
+        self._versions[peer] = version
+        for claim in [c for c in self._claims.values() if c.node == peer]:
+            if claim.machine.state is C.ASKING and not can_ask(claim.source, version):
+                self._ask(claim)  # by hash
+
+    def peer_refused(self, peer: NodeId) -> None:
+        """Nothing can be had of it, and nothing is said to it."""
+        self._versions.pop(peer, None)
+        for claim in [c for c in self._claims.values() if c.node == peer]:
+            asking = claim.machine.state is C.ASKING
+            self._handle_claim(claim, claims.Event.NOTHING if asking else claims.Event.LOST)
 
     # -- from our workers ----------------------------------------------------------------------
 
@@ -338,16 +363,17 @@ class Borrower:
     def _ask(self, claim: Claim) -> None:
         claim.tries += 1
         self.timers.set(("ask", claim.name), self.now + self._settings.answer_s)
-        if isinstance(claim.source, ByTransfer):
+        version = self._versions.get(claim.node, VERSION)
+        if isinstance(claim.source, ByTransfer) and can_ask(claim.source, version):
             self._out.append(SendToNode(claim.node, Stream(claim.source.transfer)))
             return
         claim.number = claim.number or self._next_number()
+        borrow = hashes_of(claim, self._run)
+        if borrow is None:
+            self.counts["questions that a peer can't be asked"] += 1
+            self._handle_claim(claim, claims.Event.NOTHING)
+            return
         self._by_number[claim.number] = claim
-        request = next(iter(claim.wanting.values()))
-        assert request.hash_block_size, "looked at when it came"
-        most = min((request.num_tokens - 1) // request.hash_block_size, MAX_LIST)
-        hashes = tuple(request.block_hashes[:most])
-        borrow = Borrow(PullId(claim.number), self._run, hashes, request.hash_block_size)
         self._out.append(SendToNode(claim.node, borrow))
 
     def _send_release(self, claim: Claim) -> None:

@@ -2,8 +2,8 @@
 
 Owns:   the number of each kind of message.
 Knows nothing of: what messages are for.
-Format: an array: version, kind, fields in order. A newer peer's further fields are left out for an
-        older one, and take their defaults when they come from one.
+Format: an array: version, kind, fields in order. Fields that are new (`Since`) are left out for an
+        older peer, and take their defaults when it speaks; kinds that are new it never gets.
 Source: the fields' limits stand in `messages`.
 """
 
@@ -12,12 +12,23 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, NewType, NoReturn, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    NewType,
+    NoReturn,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgpack  # type: ignore[import-untyped]
 
 from kvdist.connector import messages
-from kvdist.connector.messages import OLDEST_VERSION, VERSION, AtMost, Message, Since
+from kvdist.connector.messages import OLDEST_VERSION, VERSION, AtMost, Message, Since, since
 from kvdist.errors import RemoteProtocol
 
 #: Numbers are for ever: new kinds are added at the end.
@@ -39,24 +50,39 @@ KINDS: Final[tuple[type, ...]] = (
     messages.Close,
     messages.StillReading,
     messages.Hello,
+    messages.Refused,
 )
 _NUMBER: Final = {kind: number for number, kind in enumerate(KINDS)}
 MAX_MESSAGE_BYTES: Final = 8 << 20
 
-#: (plain value, version) -> value.
-_Reader = Callable[[Any, int], Any]
+
+class _Spoken(NamedTuple):
+    """How a message is to be read."""
+
+    #: The version that both sides know.
+    version: int
+    #: It comes from somebody newer, who may say more than we know.
+    says_more: bool
+
+
+#: (plain value, how it is read) -> value.
+_Reader = Callable[[Any, _Spoken], Any]
 
 
 def encode(message: Message, version: int = VERSION) -> bytes:
-    """For a peer that speaks `version`."""
+    """For a peer that speaks `version`, which has this kind of message."""
+    assert since(type(message)) <= version, f"{type(message).__name__} in version {version}"
     packed: bytes = msgpack.packb(
         [version, _NUMBER[type(message)], *_plain_fields(message, version)]
     )
     return packed
 
 
-def decode(data: bytes) -> Message:
-    """A message, sound in all its types and sizes. Raises: RemoteProtocol."""
+def decode(data: bytes, latest: int = VERSION) -> Message:
+    """A message, sound in all its types and sizes; `latest` is the version that we speak.
+
+    Raises: RemoteProtocol.
+    """
     if len(data) > MAX_MESSAGE_BYTES:
         raise RemoteProtocol(f"a message of {len(data)} bytes")
     try:
@@ -72,7 +98,10 @@ def decode(data: bytes) -> Message:
         raise RemoteProtocol(f"a message of version {version!r}")
     if type(number) is not int or not 0 <= number < len(KINDS):
         raise RemoteProtocol(f"no kind of message: {number!r}")
-    message: Message = _read_fields(KINDS[number], values, version)
+    spoken = _Spoken(min(version, latest), version > latest)
+    if since(KINDS[number]) > spoken.version:
+        raise RemoteProtocol(f"no kind of message: {number!r} in version {spoken.version}")
+    message: Message = _read_fields(KINDS[number], values, spoken)
     return message
 
 
@@ -87,8 +116,8 @@ def _refuse(*_: Any) -> NoReturn:
 def _plain_fields(value: Any, version: int) -> list[Any]:
     return [
         _plain(getattr(value, name), version)
-        for name, since, _, _ in _layout(type(value))  # type: ignore[arg-type]
-        if since <= version
+        for name, first, _, _ in _layout(type(value))  # type: ignore[arg-type]
+        if first <= version
     ]
 
 
@@ -120,16 +149,15 @@ def _since(hint: Any) -> int:
     return marks[0].version if marks else OLDEST_VERSION
 
 
-def _read_fields(kind: type, values: Any, version: int) -> Any:
-    layout = [entry for entry in _layout(kind) if entry[1] <= version]
-    if len(values) < len(layout) or (len(values) > len(layout) and version <= VERSION):
+def _read_fields(kind: type, values: Any, spoken: _Spoken) -> Any:
+    layout = [entry for entry in _layout(kind) if entry[1] <= spoken.version]
+    if len(values) < len(layout) or (len(values) > len(layout) and not spoken.says_more):
         raise RemoteProtocol(f"{kind.__name__} with {len(values)} fields")
     found = {
-        name: read(value, version)
-        for (name, _, _, read), value in zip(layout, values, strict=False)
+        name: read(value, spoken) for (name, _, _, read), value in zip(layout, values, strict=False)
     }
-    for name, since, field, _ in _layout(kind):
-        if since > version:
+    for name, first, field, _ in _layout(kind):
+        if first > spoken.version:
             assert field.default is not MISSING, f"{kind.__name__}.{name} needs a default"
             found[name] = field.default
     return kind(**found)
@@ -143,10 +171,10 @@ def _reader(hint: Any, name: str, limit: int | None = None) -> _Reader:
         inner, *marks = get_args(hint)
         limits = [mark.limit for mark in marks if isinstance(mark, AtMost)]
         return _reader(inner, name, limits[0] if limits else limit)
-    if isinstance(hint, UnionType):
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
         (inner,) = (kind for kind in get_args(hint) if kind is not NoneType)
         some = _reader(inner, name, limit)
-        return lambda value, version: None if value is None else some(value, version)
+        return lambda value, spoken: None if value is None else some(value, spoken)
     if get_origin(hint) is tuple:
         return _tuple_reader(get_args(hint), name, limit)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -159,7 +187,7 @@ def _reader(hint: Any, name: str, limit: int | None = None) -> _Reader:
 
 
 def _plain_reader(kind: type, name: str, limit: int) -> _Reader:
-    def read(value: Any, _version: int) -> Any:
+    def read(value: Any, _spoken: _Spoken) -> Any:
         size = value if type(value) is int else len(value) if type(value) in (str, bytes) else -1
         if type(value) is not kind or not 0 <= size <= limit:
             raise RemoteProtocol(f"{name}: no {kind.__name__} within {limit}")
@@ -172,19 +200,19 @@ def _tuple_reader(items: tuple[Any, ...], name: str, limit: int | None) -> _Read
     if items[-1] is not Ellipsis:
         readers = [_reader(item, name) for item in items]
 
-        def read_fixed(value: Any, version: int) -> Any:
+        def read_fixed(value: Any, spoken: _Spoken) -> Any:
             if not isinstance(value, tuple) or len(value) != len(readers):
                 raise RemoteProtocol(f"{name}: not {len(readers)} values")
-            return tuple(read(item, version) for read, item in zip(readers, value, strict=True))
+            return tuple(read(item, spoken) for read, item in zip(readers, value, strict=True))
 
         return read_fixed
     assert limit is not None, f"{name} has no limit"
     one = _reader(items[0], name)
 
-    def read_many(value: Any, version: int) -> Any:
+    def read_many(value: Any, spoken: _Spoken) -> Any:
         if not isinstance(value, tuple) or len(value) > limit:
             raise RemoteProtocol(f"{name}: not an array of at most {limit}")
-        return tuple([one(item, version) for item in value])
+        return tuple([one(item, spoken) for item in value])
 
     return read_many
 
@@ -192,7 +220,7 @@ def _tuple_reader(items: tuple[Any, ...], name: str, limit: int | None) -> _Read
 def _enum_reader(kind: type[enum.Enum], name: str) -> _Reader:
     values = {member.value: member for member in kind}
 
-    def read(value: Any, _version: int) -> Any:
+    def read(value: Any, _spoken: _Spoken) -> Any:
         if type(value) is not int or value not in values:
             raise RemoteProtocol(f"{name}: {value!r} is none of {kind.__name__}")
         return values[value]
@@ -201,9 +229,9 @@ def _enum_reader(kind: type[enum.Enum], name: str) -> _Reader:
 
 
 def _nested_reader(kind: type, name: str) -> _Reader:
-    def read(value: Any, version: int) -> Any:
+    def read(value: Any, spoken: _Spoken) -> Any:
         if not isinstance(value, tuple):
             raise RemoteProtocol(f"{name}: not an array")
-        return _read_fields(kind, value, version)
+        return _read_fields(kind, value, spoken)
 
     return read

@@ -8,8 +8,8 @@ Source: a fingerprint that is compared first is the idea of vLLM's NIXL connecto
         names them, is ours.
 
 What may differ: the number of ranks, unless states are kept, since heads are cut and states aren't;
-block sizes, where every group keeps all tokens; versions, as long as one is spoken by both. There
-is no way to switch the comparison off.
+block sizes, where every group keeps all tokens and both can name them (`Opened.block_sizes`);
+versions, as long as one is spoken by both. There is no way to switch the comparison off.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,16 @@ from kvdist.connector.messages import (
     VERSION,
     Fingerprint,
     GroupPrint,
+    Refusal,
 )
 from kvdist.errors import ConfigError, Incompatible
 from kvdist.ids import Rank
 
 #: Between nodes: with a faster one, who may choose prompts could read the K/V of others (S7).
 HASHES_BETWEEN_NODES: Final = frozenset({"sha256"})
+
+#: The first version whose owners name their block sizes.
+_NAMES_SIZES: Final = 2
 
 #: Fields that have to be equal.
 _EQUAL: Final = (
@@ -56,6 +60,7 @@ def fingerprint(
     num_layers: tuple[int, ...],
     hash_block_size: int,
     layout: str,
+    latest_version: int = VERSION,
     hash_algorithm: str = "sha256",
     scales: str = "",
     drafter: str = "",
@@ -75,13 +80,21 @@ def fingerprint(
     return Fingerprint(
         weights, dtype, element_bits, scales, geometry.num_heads, head_size, groups,
         hash_algorithm, hash_block_size, drafter, layout, state_layout, Rank(geometry.num_ranks),
-        OLDEST_VERSION, VERSION,
+        OLDEST_VERSION, latest_version,
     )  # fmt: skip
 
 
 def differences(ours: Fingerprint, theirs: Fingerprint) -> list[Difference]:
     """All fields that differ and mustn't; none: the two can exchange blocks."""
     return [*_of_fields(ours, theirs), *_of_groups(ours, theirs), *_of_nodes(ours, theirs)]
+
+
+def refusals(ours: Fingerprint, theirs: Fingerprint) -> tuple[Refusal, ...]:
+    """The same, as a peer is told."""
+    return tuple(
+        Refusal(found.field[:256], str(found.ours)[:512], str(found.theirs)[:512])
+        for found in differences(ours, theirs)
+    )
 
 
 def common_version(ours: Fingerprint, theirs: Fingerprint) -> int:
@@ -109,7 +122,8 @@ def _of_groups(ours: Fingerprint, theirs: Fingerprint) -> Iterator[Difference]:
     if len(ours.groups) != len(theirs.groups):
         yield Difference("number of groups", len(ours.groups), len(theirs.groups))
         return
-    sizes_may_differ = _keeps_all(ours) and _keeps_all(theirs)
+    names_sizes = min(ours.latest_version, theirs.latest_version) >= _NAMES_SIZES
+    sizes_may_differ = names_sizes and _keeps_all(ours) and _keeps_all(theirs)
     for index, (one, other) in enumerate(zip(ours.groups, theirs.groups, strict=True)):
         for name in ("kind", "num_layers", "block_size", "window", "chunk"):
             mine, its = getattr(one, name), getattr(other, name)

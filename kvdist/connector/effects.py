@@ -12,9 +12,12 @@ from kvdist.connector.geometry import Piece
 from kvdist.connector.host import Moved
 from kvdist.connector.local import FromWorker, ToWorker
 from kvdist.connector.messages import (
+    VERSION,
+    Greeting,
     Heads,
     NodeMessage,
     PartId,
+    Refusal,
     Ticket,
     TokenSpans,
     WorkerMessage,
@@ -29,7 +32,9 @@ class SendToNode:
     """Over the control link to that node, whatever run of it is there."""
 
     node: NodeId
-    message: NodeMessage
+    message: NodeMessage | Greeting
+    #: In which it is to be encoded.
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,15 @@ class WorkerLost:
     rank: Rank
 
 
-NodeEffect: TypeAlias = SendToNode | SendToWorker | TicketReady | WorkerLost | Moved
+@dataclass(frozen=True, slots=True)
+class PeerRefused:
+    """That node and ours can't exchange blocks, and nothing more is said to it: for the log."""
+
+    node: NodeId
+    differences: tuple[Refusal, ...]
+
+
+NodeEffect: TypeAlias = SendToNode | SendToWorker | TicketReady | WorkerLost | PeerRefused | Moved
 
 # -- of the worker half ----------------------------------------------------------------------------
 
@@ -68,7 +81,9 @@ class SendToPeer:
     """
 
     address: str
-    message: WorkerMessage
+    message: WorkerMessage | Greeting
+    #: In which it is to be encoded.
+    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)

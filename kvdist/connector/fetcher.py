@@ -164,6 +164,11 @@ class Fetcher:
         for part in [p for p in self._parts.values() if p.fetch.address == address]:
             self._fail(part, Event.LINK_LOST, "the link was lost")
 
+    def refused(self, address: str, fields: str) -> None:
+        """The owner's worker and we can't exchange blocks."""
+        for part in [p for p in self._parts.values() if p.fetch.address == address]:
+            self._fail(part, Event.DENIED, f"the nodes differ in {fields}"[:512])
+
     # -- from the host -------------------------------------------------------------------------
 
     def landed(self, name: PartId, spans: TokenSpans) -> None:

@@ -8,7 +8,7 @@ Limits: every size is bounded where it is declared, so that a peer can't make us
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from kvdist.ids import BlockHash, BlockId, Incarnation, LeaseId, PullId, Rank
 
@@ -26,7 +26,9 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The version that brought a field; older peers neither send nor get it."""
+    """The version that brought a field; older peers neither send nor get it. Of kinds of messages
+    `since` says so.
+    """
 
     version: int
 
@@ -34,6 +36,8 @@ class Since:
 MAX_GROUPS = 1024
 MAX_TOKENS = 1 << 40
 MAX_LIST = 1 << 16
+#: More than two nodes of most groups can differ in.
+MAX_REFUSALS = 1 << 13
 
 Count: TypeAlias = Annotated[int, AtMost(MAX_TOKENS)]
 Name: TypeAlias = Annotated[str, AtMost(256)]
@@ -113,13 +117,61 @@ class Fingerprint:
     latest_version: Count
 
 
+class Role(Enum):
+    """What a node does for others: it lends K/V that it has computed, reads those of others, or
+    both.
+    """
+
+    PREFILL = 0
+    DECODE = 1
+    BOTH = 2
+
+    @property
+    def lends(self) -> bool:
+        """Whether it grants leases."""
+        return self is not Role.DECODE
+
+    @property
+    def reads(self) -> bool:
+        """Whether it pulls."""
+        return self is not Role.PREFILL
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who I am, and what my blocks are like; the first message of a link, both ways."""
+    """Who I am, and what my blocks are like; before all else, both ways. It is encoded in its
+    sender's latest version, and read by every one: later ones only add fields.
+    """
 
     node: Name
     incarnation: Run
     fingerprint: Fingerprint
+    #: The run of the receiver whose hello was heard; None: none was, so answer with yours.
+    heard: Run | None = None
+    role: Role = Role.BOTH
+    #: How often this run has changed its role: what was said later counts.
+    changes: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One field in which two nodes differ, and mustn't, with the values of both."""
+
+    field: Name
+    #: Of who refuses, and of who is refused.
+    ours: Reason
+    theirs: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """We can't exchange blocks. Nothing else is answered; trying again helps after a restart with
+    other settings, of either of us.
+    """
+
+    #: The run that is refused.
+    run: Run
+    differences: Annotated[tuple[Refusal, ...], AtMost(MAX_REFUSALS)]
 
 
 # -- between nodes ---------------------------------------------------------------------------------
@@ -158,14 +210,24 @@ class Borrow:
     hash_block_size: Count
 
 
+class NoTicket(Enum):
+    """Why there is no ticket, and what can be done about it."""
+
+    NOTHING = 0  #: it isn't here, or can't be spared: compute it, or try another holder
+    ROLE = 1  #: this node lends nothing, as its hello says: ask one whose role does
+    ENDING = 2  #: this node drains: ask another
+
+
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """The answer to `Borrow`; no ticket: nothing to lend."""
+    """The answer to `Borrow`."""
 
     number: PullNumber
     #: Who asked: a later run of the reader may have another question of that number.
     reader_run: Run
     ticket: Ticket | None
+    #: If there is no ticket.
+    why: Annotated[NoTicket, Since(2)] = NoTicket.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +252,8 @@ class StreamState:
     transfer: Name
     progress: Progress
     ticket: Ticket | None
+    #: If it is gone.
+    why: NoTicket = NoTicket.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,4 +363,13 @@ NodeMessage: TypeAlias = (
 WorkerMessage: TypeAlias = (
     Open | Opened | Settled | Denied | Confirm | Confirmed | Close | StillReading
 )
-Message: TypeAlias = Hello | NodeMessage | WorkerMessage
+Greeting: TypeAlias = Hello | Refused
+Message: TypeAlias = Greeting | NodeMessage | WorkerMessage
+
+#: Version 2 brought reading along while a prompt is computed.
+_KINDS_SINCE: Final[dict[type, int]] = {Stream: 2, StreamState: 2, Withdrawn: 2, Settled: 2}
+
+
+def since(kind: type) -> int:
+    """The version that brought a kind of message; older peers don't know it."""
+    return _KINDS_SINCE.get(kind, 1)

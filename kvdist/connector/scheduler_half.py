@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from kvdist.connector.borrower import Borrower
+from kvdist.connector.contacts import Contact, Contacts
 from kvdist.connector.content import digest
-from kvdist.connector.effects import NodeEffect
+from kvdist.connector.effects import NodeEffect, PeerRefused, SendToNode
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import BlockTables, Holdings, KVRequest, Match
 from kvdist.connector.lender import Lender
@@ -18,14 +19,21 @@ from kvdist.connector.local import FromWorker, Granted, PartEnded, PartQuiet, Re
 from kvdist.connector.messages import (
     Blocks,
     Borrow,
+    Fingerprint,
+    Greeting,
+    Hello,
     Lent,
+    Message,
     NodeMessage,
+    Refusal,
+    Refused,
     Release,
     Released,
     Renew,
     Stream,
     StreamState,
     Withdrawn,
+    since,
 )
 from kvdist.connector.params import Lend, read_params
 from kvdist.connector.settings import Settings
@@ -44,9 +52,19 @@ class SchedulerHalf:
         settings: Settings,
         holdings: Holdings,
         new_lease_id: Callable[[], LeaseId],
+        fingerprint: Fingerprint,
     ) -> None:
         self._settings, self._holdings = settings, holdings
         self._out: list[NodeEffect] = []
+        #: What may be done: hello, and what follows for whom it was said to.
+        self._ready: list[NodeEffect] = []
+        #: The version that we speak where the peer does.
+        self._version = fingerprint.latest_version
+        #: By peer: the run that the host has last seen.
+        self._runs: dict[NodeId, Incarnation] = {}
+        self.contacts = Contacts(
+            Hello(node, run, fingerprint), settings, self._send, self._met, self._refused
+        )
         #: Requests whose K/V are for a peer, until they have ended.
         self._for_peers: dict[RequestId, KVRequest] = {}
         self.lender = Lender(
@@ -59,14 +77,30 @@ class SchedulerHalf:
 
     def take_effects(self) -> list[NodeEffect]:
         """What is to be done now, in order."""
-        effects = self._out[:]
-        self._out.clear()
+        while self._out:
+            effect = self._out.pop(0)
+            if isinstance(effect, SendToNode):
+                self.contacts.say(effect.node, effect.message)
+            else:
+                self._ready.append(effect)
+        effects = self._ready[:]
+        self._ready.clear()
         return effects
+
+    def _send(self, node: str, message: Message, version: int) -> None:
+        self._ready.append(SendToNode(node, message, version))  # type: ignore[arg-type]
+
+    def _met(self, node: str, contact: Contact) -> None:
+        self.borrower.peer_met(node, contact.version)
+
+    def _refused(self, node: str, differences: tuple[Refusal, ...]) -> None:
+        self._out.append(PeerRefused(node, differences))
+        self.borrower.peer_refused(node)
 
     @property
     def counts(self) -> Counter[str]:
         """What was ignored or refused, by kind."""
-        return self.lender.counts + self.borrower.counts
+        return self.lender.counts + self.borrower.counts + self.contacts.counts
 
     @property
     def is_ready(self) -> bool:
@@ -109,7 +143,8 @@ class SchedulerHalf:
         if isinstance(wish, Lend):
             if not prefill_only:
                 raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
-            self.lender.lend_at_end(request.request_id, wish.transfer)
+            transfer = wish.transfer if self._version >= since(Stream) else None
+            self.lender.lend_at_end(request.request_id, transfer)
             self._for_peers[request.request_id] = request
         elif wish is not None:
             self.borrower.arrived(request, wish)
@@ -163,8 +198,10 @@ class SchedulerHalf:
 
     # -- messages ------------------------------------------------------------------------------
 
-    def from_node(self, peer: NodeId, message: NodeMessage) -> None:
-        """From another node, as its link has proved who it is."""
+    def from_node(self, peer: NodeId, message: NodeMessage | Greeting) -> None:
+        """From another node, as its link has proved who it is; after `node_seen`."""
+        if not self.contacts.hear(peer, peer, self._runs[peer], message):
+            return
         match message:
             case Release():
                 self.lender.on_release(peer, message)
@@ -182,6 +219,8 @@ class SchedulerHalf:
                 self.borrower.on_stream_state(peer, message)
             case Withdrawn():
                 self.borrower.on_withdrawn(peer, message.lease)
+            case Hello() | Refused():
+                raise AssertionError(message)  # contacts hear them
 
     def from_worker(self, rank: Rank, message: FromWorker) -> None:
         """From a worker of our own."""
@@ -197,20 +236,24 @@ class SchedulerHalf:
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
         """That run of a node is there: all before it are over (T5, T21)."""
+        self._runs[peer] = run
+        self.contacts.run_seen(peer, run)
         self.borrower.node_seen(peer, run)
 
     def clock(self, now: float) -> None:
         """It is now so late; to be said before anything is handed over."""
-        self.lender.now = self.borrower.now = now
+        self.contacts.now = self.lender.now = self.borrower.now = now
 
     def tick(self) -> None:
         """Do what is due."""
+        self.contacts.tick()
         self.lender.tick()
         self.borrower.tick()
 
     def next_at(self) -> float | None:
         """When to call `tick` at the latest."""
-        times = [self.lender.timers.next_at(), self.borrower.timers.next_at()]
+        all_timers = (self.contacts.timers, self.lender.timers, self.borrower.timers)
+        times = [timers.next_at() for timers in all_timers]
         return min((at for at in times if at is not None), default=None)
 
 

@@ -22,6 +22,7 @@ from kvdist.connector.geometry import Geometry, Group, Piece, pieces
 from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
+    VERSION,
     Blocks,
     Close,
     Confirm,
@@ -35,6 +36,7 @@ from kvdist.connector.messages import (
     TokenSpan,
     TokenSpans,
     Why,
+    since,
 )
 from kvdist.connector.settings import Settings
 from kvdist.connector.tables import grant as grants, serve as serves
@@ -152,13 +154,18 @@ class Server:
 
     # -- from peers' workers -------------------------------------------------------------------
 
-    def on_open(self, address: str, reader: NodeId, run: Incarnation, message: Open) -> None:
-        """Begin to serve, or say why not. A repeat gets the same answer."""
+    def on_open(
+        self, address: str, reader: NodeId, run: Incarnation, message: Open, version: int = VERSION
+    ) -> None:
+        """Begin to serve, or say why not. A repeat gets the same answer.
+
+        version: that is spoken on this link.
+        """
         key = (reader, run, message.part)
         if (serve := self._serves.get(key)) is not None:
             self._answer_again(serve, address)
             return
-        why = Why.GONE if key in self._verdicts else self._denial(key, message)
+        why = Why.GONE if key in self._verdicts else self._denial(key, message, version)
         if why is not None:
             self._say(address, Denied(message.part, why))
             return
@@ -169,7 +176,7 @@ class Server:
             else:
                 self._say(address, Denied(message.part, Why.GONE))
 
-    def _denial(self, key: ServeKey, message: Open) -> Why | None:
+    def _denial(self, key: ServeKey, message: Open, version: int) -> Why | None:
         """Why this can't be opened; None: it can, if the grant stands."""
         grant = self._grants.get(message.lease)
         if grant is None or not rules.is_same_run(message.owner, self._run):
@@ -178,7 +185,8 @@ class Server:
         others = [serve for serve in grant.serves.values() if _holder_of(serve.key) != holder]
         if grant.holder != holder and not rules.may_take_over(bool(others)):
             return Why.TAKEN
-        if len(grant.serves) >= MAX_PARTS:
+        reads_along = grant.settled < grant.resume_tokens
+        if len(grant.serves) >= MAX_PARTS or (reads_along and since(Settled) > version):
             return Why.REFUSED
         first, last = self._geometry.heads_of(self._rank)
         has_heads = first <= message.heads[0] < message.heads[1] <= last

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kvdist.connector.host import KVRequest
 from kvdist.connector.machine import Machine
-from kvdist.connector.messages import PartId, Ticket
+from kvdist.connector.messages import MAX_LIST, Borrow, PartId, Stream, Ticket, since
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
@@ -64,6 +64,21 @@ def name_of(source: Source, request_id: RequestId) -> str:
     if isinstance(source, ByTransfer):
         return f"transfer {source.transfer} of {source.node}"
     return f"hashes of {request_id}"
+
+
+def can_ask(source: Source, version: int) -> bool:
+    """Whether a peer of that version can be asked in this way; a ticket needs no question."""
+    return not isinstance(source, ByTransfer) or since(Stream) <= version
+
+
+def hashes_of(claim: Claim, run: Incarnation) -> Borrow | None:
+    """The question by hash for what a claim wants; None: its request can't say for what."""
+    request = next(iter(claim.wanting.values()))
+    if not request.hash_block_size:
+        return None
+    most = min((request.num_tokens - 1) // request.hash_block_size, MAX_LIST)
+    hashes = tuple(request.block_hashes[:most])
+    return Borrow(PullId(claim.number), run, hashes, request.hash_block_size)
 
 
 def content_of(claim: Claim, request: KVRequest) -> bytes | None:

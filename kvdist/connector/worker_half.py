@@ -7,7 +7,8 @@ Driven by: a host that carries out `take_effects` and brings events back; input 
 
 from collections import Counter
 
-from kvdist.connector.effects import ServeKey, WorkerEffect
+from kvdist.connector.contacts import Contact, Contacts
+from kvdist.connector.effects import SendToPeer, ServeKey, WorkerEffect
 from kvdist.connector.fetcher import Fetcher
 from kvdist.connector.geometry import Geometry, Piece
 from kvdist.connector.local import Cancel, Extend, Fetch, Grant, Revoke, ToWorker
@@ -16,9 +17,14 @@ from kvdist.connector.messages import (
     Confirm,
     Confirmed,
     Denied,
+    Greeting,
+    Hello,
+    Message,
     Open,
     Opened,
     PartId,
+    Refusal,
+    Refused,
     Settled,
     StillReading,
     TokenSpans,
@@ -33,22 +39,37 @@ class WorkerHalf:
     """See the module. `sends`: the owner's side sends bytes; else readers read by themselves."""
 
     def __init__(
-        self, run: Incarnation, rank: Rank, geometry: Geometry, settings: Settings, *, sends: bool
+        self, hello: Hello, rank: Rank, geometry: Geometry, settings: Settings, *, sends: bool
     ) -> None:
         self._out: list[WorkerEffect] = []
-        self.server = Server(rank, run, geometry, settings, self._out, sends=sends)
+        #: What may be done: hello, and what follows for whom it was said to.
+        self._ready: list[WorkerEffect] = []
+        self.contacts = Contacts(hello, settings, self._send, _nothing, self._refused)
+        self.server = Server(rank, hello.incarnation, geometry, settings, self._out, sends=sends)
         self.fetcher = Fetcher(geometry, settings, self._out)
 
     def take_effects(self) -> list[WorkerEffect]:
         """What is to be done now, in order."""
-        effects = self._out[:]
-        self._out.clear()
+        while self._out:
+            effect = self._out.pop(0)
+            if isinstance(effect, SendToPeer):
+                self.contacts.say(effect.address, effect.message)
+            else:
+                self._ready.append(effect)
+        effects = self._ready[:]
+        self._ready.clear()
         return effects
+
+    def _send(self, link: str, message: Message, version: int) -> None:
+        self._ready.append(SendToPeer(link, message, version))  # type: ignore[arg-type]
+
+    def _refused(self, link: str, differences: tuple[Refusal, ...]) -> None:
+        self.fetcher.refused(link, "; ".join(found.field for found in differences))
 
     @property
     def counts(self) -> Counter[str]:
         """What was ignored, by kind."""
-        return self.server.counts + self.fetcher.counts
+        return self.server.counts + self.fetcher.counts + self.contacts.counts
 
     def from_node(self, message: ToWorker) -> None:
         """From our own node."""
@@ -64,11 +85,19 @@ class WorkerHalf:
             case Cancel():
                 self.fetcher.on_cancel(message)
 
-    def from_peer(self, link: str, peer: NodeId, run: Incarnation, message: WorkerMessage) -> None:
-        """From another node's worker, as its link has proved who it is."""
+    def from_peer(
+        self, link: str, peer: NodeId, run: Incarnation, message: WorkerMessage | Greeting
+    ) -> None:
+        """From another node's worker, as its link has proved who it is.
+
+        link: as we name it in `SendToPeer`: where we dialled, the owner's address.
+        """
+        if not self.contacts.hear(link, peer, run, message):
+            return
         match message:
             case Open():
-                self.server.on_open(link, peer, run, message)
+                version = self.contacts.version_of(link)
+                self.server.on_open(link, peer, run, message, version)
             case Confirm():
                 self.server.on_confirm(link, peer, run, message)
             case Close():
@@ -83,6 +112,8 @@ class WorkerHalf:
                 self.fetcher.on_denied(peer, message)
             case Confirmed():
                 self.fetcher.on_confirmed(peer, run, message)
+            case Hello() | Refused():
+                raise AssertionError(message)  # contacts hear them
 
     def place(
         self, peer: NodeId, run: Incarnation, part: PartId, spans: TokenSpans
@@ -108,19 +139,26 @@ class WorkerHalf:
 
     def link_lost(self, link: str) -> None:
         """A data link has ended, and moves nothing any more."""
+        self.contacts.lost(link)
         self.server.link_lost(link)
         self.fetcher.link_lost(link)
 
     def clock(self, now: float) -> None:
         """It is now so late; to be said before anything is handed over."""
-        self.server.now = self.fetcher.now = now
+        self.contacts.now = self.server.now = self.fetcher.now = now
 
     def tick(self) -> None:
         """Do what is due."""
+        self.contacts.tick()
         self.server.tick()
         self.fetcher.tick()
 
     def next_at(self) -> float | None:
         """When to call `tick` at the latest."""
-        times = [self.server.timers.next_at(), self.fetcher.timers.next_at()]
+        all_timers = (self.contacts.timers, self.server.timers, self.fetcher.timers)
+        times = [timers.next_at() for timers in all_timers]
         return min((at for at in times if at is not None), default=None)
+
+
+def _nothing(_link: str, _contact: Contact) -> None:
+    """What waited is said; nobody else waits for a worker's hello."""

@@ -71,6 +71,8 @@ def audit_rest(node: "SimNode") -> str:
         left.append(f"{len(node.half.lender.leases)} leases")
     if node.half.lender.num_questions:
         left.append(f"{node.half.lender.num_questions} questions about transfers")
+    if node.half.contacts.num_waiting:
+        left.append(f"{node.half.contacts.num_waiting} messages that wait for a hello")
     if node.half.borrower.num_open:
         left.append(f"{node.half.borrower.num_open} claims or pulls")
     for worker in node.workers:

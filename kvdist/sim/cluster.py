@@ -10,6 +10,9 @@ from typing import Literal
 
 from kvdist import check
 from kvdist.cache import BlockHasher, ExtraKeys, KVCacheConfig
+from kvdist.connector.compat import fingerprint
+from kvdist.connector.geometry import Geometry
+from kvdist.connector.messages import VERSION, Fingerprint
 from kvdist.connector.settings import Settings
 from kvdist.errors import KvdistError
 from kvdist.ids import BlockHash, Incarnation, NodeId
@@ -35,6 +38,10 @@ class ClusterConfig:
     nodes: dict[NodeId, KVCacheConfig]
     #: Ranks of each node that has more than one.
     ranks: dict[NodeId, int]
+    #: The latest version that a node speaks, where that isn't ours.
+    versions: dict[NodeId, int] = field(default_factory=dict)
+    #: Digest of a node's weights, where they aren't everybody's.
+    weights: dict[NodeId, str] = field(default_factory=dict)
     num_heads: int = 1
     #: Longest way of a message between nodes, and between their workers.
     latency_s: float = 0.004
@@ -88,6 +95,22 @@ class Cluster:
         """How many workers it has."""
         return self.config.ranks.get(node_id, 1)
 
+    def fingerprint_of(self, node_id: NodeId, geometry: Geometry) -> Fingerprint:
+        """What it tells others of its blocks."""
+        has_states = any(group.kind == "state" for group in geometry.groups)
+        return fingerprint(
+            geometry,
+            weights=self.config.weights.get(node_id, "perfect"),
+            dtype="cell",
+            element_bits=64,
+            head_size=1,
+            num_layers=(1,) * len(geometry.groups),
+            hash_block_size=self.config_of(node_id).hash_block_size,
+            layout="head token",
+            state_layout="head" if has_states else "",
+            latest_version=self.config.versions.get(node_id, VERSION),
+        )
+
     def learn(self, tokens: tuple[int, ...]) -> None:
         """What the blocks of these tokens will be found by."""
         config = next(iter(self.config.nodes.values()))
@@ -116,7 +139,7 @@ class Cluster:
         """A new run of a node, at the same address."""
         run = self._runs[node_id] = self._runs.get(node_id, 0) + 1
         node = self.nodes[node_id] = SimNode(self, node_id, Incarnation(run))
-        self.post.attach(node_id, node.receive)
+        self.post.attach(node_id, node.receive, node.fingerprint.latest_version)
         self.world.note(node.name, "starts", "")
 
     def kill(self, node: SimNode) -> None:

@@ -4,7 +4,8 @@ Owns:   nothing.
 Knows nothing of: what happens to them.
 
 Most clusters have nodes that are alike. In others nodes differ as far as `compat` lets them: in
-block sizes where every group keeps all tokens, and in ranks, up to more than there are heads.
+block sizes where every group keeps all tokens, and in ranks, up to more than there are heads. In
+some a few speak the version before, or one can't work with the others at all.
 """
 
 from random import Random
@@ -19,7 +20,9 @@ from kvdist.cache import (
     MambaSpec,
     SlidingWindowSpec,
 )
+from kvdist.connector.messages import OLDEST_VERSION, VERSION
 from kvdist.connector.settings import Settings
+from kvdist.ids import NodeId
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sim.cluster import ClusterConfig
 
@@ -29,6 +32,9 @@ MAX_LEN: Final = 32
 _GROUPS: Final = (("full",), ("full",), ("full", "window"), ("full", "state"), ("window",))
 #: Of how many clusters the nodes are unlike, or the layers of rarer kinds.
 _UNLIKE: Final = 0.3
+#: In how many some nodes speak the version before ours; in how many one has other weights.
+_UPGRADES: Final = 0.3
+_MISFITS: Final = 0.1
 
 
 def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
@@ -43,17 +49,32 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
         nodes = {name: _node(chance, specs, calm=calm) for name in names}
         heads = chance.choice((1, 2, 2, 2))
         ranks = {name: chance.choice((1, heads)) for name in names}
+    if _has_states(nodes[names[0]]):  # can't be cut
+        ranks = dict.fromkeys(names, ranks[names[0]])
     scheduler = SchedulerConfig(
         max_num_batched_tokens=chance.choice((8, 16, 64)),
         max_num_seqs=chance.choice((1, 4) if calm else (2, 4, 8)),
         max_steps_in_flight=chance.choice((1, 2)),
     )
     return ClusterConfig(
-        nodes=nodes, ranks=ranks, num_heads=heads, one_sided=chance.random() < 0.5,
+        nodes=nodes, ranks=ranks, versions={} if calm else _versions(chance, names),
+        weights={} if calm or chance.random() > _MISFITS else {names[-1]: "others"},
+        num_heads=heads, one_sided=chance.random() < 0.5,
         latency_s=0.004 if calm else chance.choice((0.004, 0.05, 0.3)),
         settings=_calm_settings(chance) if calm else _settings(chance),
         scheduler=scheduler,
     )  # fmt: skip
+
+
+def _has_states(config: KVCacheConfig) -> bool:
+    return any(isinstance(g.kv_cache_spec, MambaSpec) for g in config.kv_cache_groups)
+
+
+def _versions(chance: Random, names: list[NodeId]) -> dict[NodeId, int]:
+    """All speak our version, or some the one before: a cluster in the midst of an upgrade."""
+    if chance.random() > _UPGRADES:
+        return {}
+    return {name: chance.choice((OLDEST_VERSION, VERSION)) for name in names}
 
 
 def _unlike_nodes(chance: Random, names: list[str], *, calm: bool) -> dict[str, KVCacheConfig]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvdist.connector.codec import decode, encode
-from kvdist.connector.messages import WorkerMessage
+from kvdist.connector.messages import Greeting, WorkerMessage
 from kvdist.errors import RemoteProtocol
 from kvdist.sim.world import World
 
@@ -38,12 +38,12 @@ class DataLink:
         """Who is at the other end."""
         return self.owner if side is self.reader else self.reader
 
-    def send(self, sender: "SimWorker", message: WorkerMessage) -> None:
+    def send(self, sender: "SimWorker", message: WorkerMessage | Greeting, version: int) -> None:
         """It arrives in order, once, unless the link is cut."""
         world, faults = self._world, sender.cluster.faults
         if world.happens(faults.drop / 5):
             return  # not what links do; but nothing may hang on that
-        data = encode(message)
+        data = encode(message, version)
         if sender.cluster.gate.stops(
             message, lambda: self.carry(sender, lambda: self._deliver(sender, data))
         ):
@@ -75,7 +75,7 @@ class DataLink:
     def _deliver(self, sender: "SimWorker", data: bytes) -> None:
         to = self.other(sender)
         try:
-            message = decode(data)
+            message = decode(data, to.version)
         except RemoteProtocol:
             to.cluster.num_bad += 1
             self.cut(to)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kvdist.cache import KVCacheManager
-from kvdist.connector.effects import SendToNode, SendToWorker, TicketReady, WorkerLost
+from kvdist.connector.effects import PeerRefused, SendToNode, SendToWorker, TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.local import FromWorker, PartEnded, ToWorker
-from kvdist.connector.messages import NodeMessage
+from kvdist.connector.messages import Greeting, NodeMessage
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.ids import BlockHash, Incarnation, LeaseId, NodeId, PullId, Rank
 from kvdist.sched.lending import Lending, Tables
@@ -62,10 +62,17 @@ class SimNode:
         self.is_draining = False
         config = cluster.config_of(node_id)
         self.geometry = Geometry.of(config, cluster.num_heads, cluster.ranks_of(node_id))
+        self.fingerprint = cluster.fingerprint_of(node_id, self.geometry)
         self.manager = KVCacheManager(config)
         holdings = _Holdings()
         self.half = SchedulerHalf(
-            node_id, run, self.geometry, cluster.settings, holdings, self._new_lease_id
+            node_id,
+            run,
+            self.geometry,
+            cluster.settings,
+            holdings,
+            self._new_lease_id,
+            self.fingerprint,
         )
         self.scheduler = Scheduler(self.manager, cluster.scheduler_config, self.half)
         holdings.lending = Lending(self.scheduler)
@@ -159,7 +166,7 @@ class SimNode:
         self._tick_at = None
         self.do(self.half.tick)
 
-    def receive(self, peer: NodeId, run: Incarnation, message: NodeMessage) -> None:
+    def receive(self, peer: NodeId, run: Incarnation, message: NodeMessage | Greeting) -> None:
         """Over the control link; earlier runs of a node are not listened to (T21)."""
 
         def event() -> None:
@@ -212,7 +219,9 @@ class SimNode:
         match effect:
             case SendToNode(node, message):
                 self._world.note(self.name, f"to {node}", message)
-                self.cluster.post.send(self.node_id, self.run, node, message)
+                self.cluster.post.send(self.node_id, self.run, effect)
+            case PeerRefused(node, differences):
+                self._world.note(self.name, f"can't work with {node}", differences)
             case SendToWorker(rank, message):
                 self._to_worker_later(rank, message)
             case TicketReady(request_id, ticket):

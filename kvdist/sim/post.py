@@ -7,7 +7,8 @@ Knows nothing of: what messages mean; they travel as bytes.
 from collections.abc import Callable
 
 from kvdist.connector.codec import decode, encode
-from kvdist.connector.messages import NodeMessage
+from kvdist.connector.effects import SendToNode
+from kvdist.connector.messages import Greeting, NodeMessage
 from kvdist.errors import RemoteProtocol
 from kvdist.ids import Incarnation, NodeId
 from kvdist.sim.faults import Faults
@@ -15,7 +16,7 @@ from kvdist.sim.gate import Gate
 from kvdist.sim.world import World
 
 #: What a receiver is called with: from whom, which run of it, the message.
-Receive = Callable[[NodeId, Incarnation, NodeMessage], None]
+Receive = Callable[[NodeId, Incarnation, NodeMessage | Greeting], None]
 
 
 class Post:
@@ -24,15 +25,15 @@ class Post:
     def __init__(self, world: World, faults: Faults, gate: Gate, latency_s: float) -> None:
         self._world, self._gate, self._latency_s = world, gate, latency_s
         self.faults = faults
-        self._receivers: dict[NodeId, Receive] = {}
+        self._receivers: dict[NodeId, tuple[Receive, int]] = {}
         self._apart: dict[frozenset[NodeId], float] = {}
         #: By direction: when the last in order arrives.
         self._last: dict[tuple[NodeId, NodeId], float] = {}
         self.num_bad = 0
 
-    def attach(self, node: NodeId, receive: Receive) -> None:
-        """`node` is reached so from now on."""
-        self._receivers[node] = receive
+    def attach(self, node: NodeId, receive: Receive, version: int) -> None:
+        """`node`, which speaks up to that version, is reached so from now on."""
+        self._receivers[node] = (receive, version)
 
     def separate(self, one: NodeId, other: NodeId, until: float) -> None:
         """These two can't reach each other."""
@@ -46,13 +47,14 @@ class Post:
         """Whether they can't reach each other now."""
         return self._apart.get(frozenset((one, other)), 0.0) > self._world.now
 
-    def send(self, sender: NodeId, run: Incarnation, to: NodeId, message: NodeMessage) -> None:
+    def send(self, sender: NodeId, run: Incarnation, effect: SendToNode) -> None:
         """It may arrive, once or twice, some time."""
+        to, message = effect.node, effect.message
         world, faults = self._world, self.faults
         if self.are_apart(sender, to) or world.happens(faults.drop):
             world.note(sender, f"lost on the way to {to}", message)
             return
-        data = encode(message)
+        data = encode(message, effect.version)
         if self._gate.stops(message, lambda: self._deliver(sender, run, to, data)):
             return
         if world.happens(faults.garbage):
@@ -68,11 +70,11 @@ class Post:
             world.at(at, lambda: self._deliver(sender, run, to, data))
 
     def _deliver(self, sender: NodeId, run: Incarnation, to: NodeId, data: bytes) -> None:
-        receive = self._receivers.get(to)
-        if receive is None or self.are_apart(sender, to):
+        if to not in self._receivers or self.are_apart(sender, to):
             return
+        receive, version = self._receivers[to]
         try:
-            message = decode(data)
+            message = decode(data, version)
         except RemoteProtocol:
             self.num_bad += 1  # costs the peer its link; the next message makes a new one
             return

@@ -25,7 +25,9 @@ from kvdist.connector.local import ToWorker
 from kvdist.connector.messages import (
     Close,
     Confirm,
+    Greeting,
     Heads,
+    Hello,
     Open,
     PartId,
     StillReading,
@@ -59,7 +61,11 @@ class SimWorker:
         self.memory = memory
         self.is_alive = True
         self.half = WorkerHalf(
-            node.run, rank, node.geometry, cluster.settings, sends=not cluster.one_sided
+            Hello(node.node_id, node.run, node.fingerprint),
+            rank,
+            node.geometry,
+            cluster.settings,
+            sends=not cluster.one_sided,
         )
         #: By the owner's address.
         self._dialled: dict[str, DataLink] = {}
@@ -73,8 +79,8 @@ class SimWorker:
         self._unsent: dict[DataLink, list[ServeKey]] = {}
         #: When the latest send of each open pull began.
         self._begun: dict[ServeKey, float] = {}
-        #: Parts that the latest event had something said of.
-        self._answered: set[PartId] = set()
+        #: Parts, and links, that the latest event had something said of, or to whom hello was.
+        self._answered: set[PartId | str] = set()
         #: Parts whose read was stopped and that aren't quiet.
         self._stopped: set[PartId] = set()
         self._tick_at: float | None = None
@@ -92,24 +98,31 @@ class SimWorker:
         self._answered.clear()
         for effect in self.half.take_effects():
             if isinstance(effect, SendToPeer):
-                self._answered.add(effect.message.part)
+                self._note_answer(effect)
             self._audit(effect)
             self._carry_out(effect)
         self._set_tick()
+
+    def _note_answer(self, effect: SendToPeer) -> None:
+        message = effect.message
+        self._answered.add(effect.address if isinstance(message, Greeting) else message.part)
 
     def from_node(self, message: ToWorker) -> None:
         """Over the local link."""
         self._world.note(self.name, "from its node", message)
         self.do(lambda: self.half.from_node(message))
 
-    def receive(self, link: DataLink, sender: "SimWorker", message: WorkerMessage) -> None:
+    def receive(
+        self, link: DataLink, sender: "SimWorker", message: WorkerMessage | Greeting
+    ) -> None:
         """Over a data link."""
         self._world.note(self.name, f"from {sender.name}", message)
         is_readers = isinstance(message, _BY_READERS)
-        if is_readers != (self is link.owner):
+        if is_readers != (self is link.owner) and not isinstance(message, Greeting):
             return  # nobody says this on that side
-        self.do(lambda: self.half.from_peer(link.name, sender.node_id, sender.run, message))
-        if isinstance(message, Open | Confirm) and message.part not in self._answered:
+        name = link.name if self is link.owner else link.owner.address
+        self.do(lambda: self.half.from_peer(name, sender.node_id, sender.run, message))
+        if isinstance(message, Open | Confirm) and not self._answered & {message.part, name}:
             self.cluster.violated(f"T14: {self.name} leaves {message} without an answer")
 
     def lost(self, link: DataLink) -> None:
@@ -126,6 +139,11 @@ class SimWorker:
             del self._dialled[address]
         self._force(address, level=-1)
         self.do(lambda: self.half.link_lost(address))
+
+    @property
+    def version(self) -> int:
+        """The latest version that it speaks."""
+        return self._node.fingerprint.latest_version
 
     @property
     def address(self) -> str:
@@ -158,8 +176,8 @@ class SimWorker:
         match effect:
             case SendToOwnNode(message):
                 self._node.from_worker_later(self, message)
-            case SendToPeer(address, message):
-                self._send(address, message)
+            case SendToPeer():
+                self._send(effect)
             case SendBytes():
                 self._send_bytes(effect)
             case StopSending():
@@ -188,10 +206,11 @@ class SimWorker:
         """A peer has dialled."""
         self._accepted[link.name] = link
 
-    def _send(self, address: str, message: WorkerMessage) -> None:
+    def _send(self, effect: SendToPeer) -> None:
+        address = effect.address
         link = self._link(address)
         if link is not None:
-            link.send(self, message)
+            link.send(self, effect.message, effect.version)
         elif not address.startswith("link "):
             delay = self._world.between(0.001, 0.1)
             self._world.after(delay, lambda: self.do(lambda: self.half.link_lost(address)))

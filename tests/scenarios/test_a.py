@@ -1,8 +1,11 @@
 """A. Lost releases and leaks."""
 
+from dataclasses import replace
+
 import pytest
 
-from kvdist.connector.messages import Stream
+from kvdist.connector.messages import Hello, Stream
+from kvdist.ids import Incarnation
 from tests.town import Town, prompt
 
 
@@ -13,7 +16,8 @@ def test_a3(policy: str) -> None:
     town.faults(stuck=1.0)
     name = town.come()
     town.until(lambda: town.is_over(name), within=30.0)
-    assert town.ended(name) == (["right"] if policy == "recompute" else ["no progress"])
+    (how,) = town.ended(name)  # either side may be the first to see that nothing moves
+    assert how in ({"right"} if policy == "recompute" else {"no progress", "the read failed"})
     town.rest()
 
 
@@ -112,8 +116,12 @@ def test_a15(owners: int, readers: int) -> None:
 def test_a16() -> None:
     """Ten thousand questions about nothing: a bounded table, and everybody else is served."""
     town = Town()
+    hello = Hello("", Incarnation(1), town.p.fingerprint)
 
     def flood() -> None:
+        for i in range(50):
+            town.p.half.node_seen(f"stranger {i}", Incarnation(1))
+            town.p.half.from_node(f"stranger {i}", replace(hello, node=f"stranger {i}"))
         for i in range(10_000):
             town.p.half.from_node(f"stranger {i % 50}", Stream(f"nothing {i}"))
 

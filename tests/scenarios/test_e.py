@@ -1,4 +1,4 @@
-"""E. Geometry. E2, E3, E5, E7 and E8 are in tests/unit/connector/test_compat.py."""
+"""E. Geometry. E2, E3, E5, E7 and E8 are in test_hello.py and unit/connector/test_compat.py."""
 
 from collections.abc import Callable
 from typing import Any

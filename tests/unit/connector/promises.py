@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Protocol, Self
 
 from kvdist.connector.machine import Machine, Table
-from kvdist.connector.tables import claim, grant, lease, part, pull, serve
+from kvdist.connector.tables import claim, contact, grant, lease, part, pull, serve
 
 
 class World(Protocol):
@@ -81,6 +81,75 @@ def _check_ends(seen: dict[tuple[Enum, World], set[tuple[Enum, World]]]) -> None
         good |= more
         grown = bool(more)
     assert len(good) == len(seen), f"no way to the end from {set(seen) - good}"
+
+
+# -- either side -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContactWorld:
+    """Only hello before hello, both ways; whoever is refused hears why, and our side does once."""
+
+    said: bool = False
+    decided: str = ""
+    is_gone: bool = False
+
+    def can_come(self, event: contact.Event) -> bool:
+        e = contact.Event
+        match event:
+            case e.TURNED_AWAY:
+                return True
+            case e.CALL:
+                return not self.is_gone
+            case e.UNANSWERED | e.GAVE_UP:
+                return self.said and not self.decided and not self.is_gone
+            case e.LOST:
+                return bool(self.said or self.decided) and not self.is_gone
+            case _:
+                return self.decided != "agreed" and not self.is_gone
+
+    def after(self, event: contact.Event, effects: Collection[contact.Effect]) -> "ContactWorld":
+        assert list(effects) == self._expected(event)
+        e = contact.Event
+        match event:
+            case e.AGREE:
+                return replace(self, decided="agreed")
+            case e.DIFFER:
+                return replace(self, decided="refused")
+            case e.TURNED_AWAY if effects:
+                return replace(self, decided="refused")
+            case e.GAVE_UP | e.LOST:
+                return replace(self, is_gone=True)
+            case e.CALL | e.SPOKE if not self.decided:
+                return replace(self, said=True)
+        return self
+
+    def _expected(self, event: contact.Event) -> list[contact.Effect]:
+        e, f = contact.Event, contact.Effect
+        refused = self.decided == "refused"
+        match event:
+            case e.CALL if self.decided:
+                return [f.TELL, f.DROP] if refused else [f.SAY]
+            case e.CALL:
+                return [] if self.said else [f.SEND_HELLO]
+            case e.SPOKE:
+                return [f.SEND_REFUSED if refused else f.SEND_HELLO]
+            case e.UNANSWERED:
+                return [f.SEND_HELLO]
+            case e.AGREE:
+                return [f.MEET, f.SAY]
+            case e.DIFFER:
+                return [f.SEND_REFUSED] if refused else [f.SEND_REFUSED, f.TELL, f.DROP]
+            case e.TURNED_AWAY:
+                knows_us = self.said or self.decided == "agreed"
+                hears = knows_us and not refused and not self.is_gone
+                return [f.TELL, f.DROP] if hears else []
+            case _:
+                return [f.DROP, f.FORGET]
+
+    @property
+    def end(self) -> str:
+        return "GONE" if self.is_gone else ""
 
 
 # -- reader's worker -------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from kvdist.connector.messages import (
     MAX_LIST,
     Borrow,
     Lent,
-    NodeMessage,
     Progress,
     Release,
     Renew,
@@ -600,7 +599,7 @@ def test_the_last_that_wanted_it_goes_away() -> None:
     reader.end(fetches, "cancelled")
     assert kinds(reader) == [], "not while a pull of it is under way"
     reader.quiet(fetches)
-    told: list[NodeMessage] = []
+    told: list[object] = []
     for effect in reader.news():
         if isinstance(effect, SendToNode):
             told.append(effect.message)

@@ -10,7 +10,6 @@ from kvdist.connector.local import Extend, Grant, Revoke
 from kvdist.connector.messages import (
     Borrow,
     Lent,
-    NodeMessage,
     Progress,
     Release,
     Released,
@@ -476,7 +475,7 @@ def test_a_reader_hears_of_the_end(kind: str) -> None:
     owner.news()
     kept = owner.lender.finished("r", tables(16), 16, is_usable=kind == "finished")
     assert kept == [1, 2, 3, 4], "they are held until nobody reads them"
-    told: list[NodeMessage] = [e.message for e in owner.news() if isinstance(e, SendToNode)]
+    told = [e.message for e in owner.news() if isinstance(e, SendToNode)]
     assert [type(message) for message in told] == [Withdrawn] * (kind == "aborted")
     owner.acknowledge()
     assert returned(owner) == [[1, 2, 3, 4]] * (kind == "aborted")

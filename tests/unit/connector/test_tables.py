@@ -8,6 +8,7 @@ import pytest
 
 from kvdist.connector.machine import Table
 from kvdist.connector.tables.claim import CLAIM
+from kvdist.connector.tables.contact import CONTACT
 from kvdist.connector.tables.grant import GRANT
 from kvdist.connector.tables.lease import LEASE
 from kvdist.connector.tables.part import PART
@@ -16,6 +17,7 @@ from kvdist.connector.tables.serve import SERVE
 from kvdist.errors import InvalidTransition
 from tests.unit.connector.promises import (
     ClaimWorld,
+    ContactWorld,
     GrantWorld,
     LeaseWorld,
     PartWorld,
@@ -30,6 +32,7 @@ Row = tuple[Enum, tuple[Enum, ...]]
 
 TABLES: list[tuple[AnyTable, World]] = [
     (CLAIM, ClaimWorld()),
+    (CONTACT, ContactWorld()),
     (GRANT, GrantWorld()),
     (LEASE, LeaseWorld()),
     (PART, PartWorld()),

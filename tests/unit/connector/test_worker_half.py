@@ -32,7 +32,7 @@ from kvdist.connector.messages import PartId
 from kvdist.connector.settings import Settings
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.ids import LeaseId, Rank
-from tests.halves import CONTENT, FULL, RUN, a_part, tables
+from tests.halves import CONTENT, FULL, RUN, a_hello, a_part, tables
 
 LEASE = LeaseId(b"a lease of p....")
 
@@ -43,8 +43,9 @@ class Wire:
     def __init__(self, *, sends: bool) -> None:
         geometry = Geometry((FULL,), 4)
         self.now = 0.0
-        self.owner = WorkerHalf(RUN, Rank(0), geometry, Settings(), sends=sends)
-        self.reader = WorkerHalf(RUN, Rank(0), geometry, Settings(), sends=sends)
+        self.owner, self.reader = (
+            WorkerHalf(a_hello(node), Rank(0), geometry, Settings(), sends=sends) for node in "pd"
+        )
         self.heard: list[FromWorker] = []
         #: What hosts keep back: sends and reads that don't end by themselves.
         self.hangs = False

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Annotated, Any, NewType, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NewType, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def _of(hint: Any, limit: int = 0) -> st.SearchStrategy[Any]:
         inner, *marks = get_args(hint)
         limits = [mark.limit for mark in marks if isinstance(mark, AtMost)]
         return _of(inner, limits[0] if limits else limit)
-    if isinstance(hint, UnionType):
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
         (inner,) = (kind for kind in get_args(hint) if kind is not NoneType)
         return st.none() | _of(inner, limit)
     if get_origin(hint) is tuple:
