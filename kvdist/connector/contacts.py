@@ -93,6 +93,13 @@ class Contacts:
             self.counts["messages that waited for hello over the limit"] += 1
         self._handle(contact, Event.CALL)
 
+    def take_back(self, name: str, is_moot: Callable[[Message], bool]) -> None:
+        """What still waits and is moot by now isn't said."""
+        contact = self._contacts.get(name)
+        if contact is not None:
+            for message in [waits for waits in contact.waiting if is_moot(waits)]:
+                del contact.waiting[message]
+
     def hear(self, name: str, node: NodeId, run: Incarnation, message: Message) -> bool:
         """Whether this message, of that run of a node as its link has proved, may be acted on."""
         if isinstance(message, Refused):

@@ -53,12 +53,18 @@ class WorkerHalf:
         while self._out:
             effect = self._out.pop(0)
             if isinstance(effect, SendToPeer):
-                self.contacts.say(effect.address, effect.message)
+                self._say(effect.address, effect.message)
             else:
                 self._ready.append(effect)
         effects = self._ready[:]
         self._ready.clear()
         return effects
+
+    def _say(self, link: str, message: WorkerMessage | Greeting) -> None:
+        if isinstance(message, Close):  # what was to be asked about that part, isn't
+            part = message.part
+            self.contacts.take_back(link, lambda waits: getattr(waits, "part", None) == part)
+        self.contacts.say(link, message)
 
     def _send(self, link: str, message: Message, version: int) -> None:
         self._ready.append(SendToPeer(link, message, version))  # type: ignore[arg-type]

@@ -220,3 +220,17 @@ def test_a_read_that_fails() -> None:
     wire.play()
     assert wire.heard[1:] == [PartEnded(a_part(), "no such region"), PartQuiet(a_part())]
     assert not wire.owner.server.num_open
+
+
+def test_what_was_cancelled_before_hello_is_not_opened(wire: Wire) -> None:
+    wire.grant()
+    wire.is_cut = True  # the first hello gets lost
+    wire.fetch()
+    wire.reader.from_node(Cancel(a_part()))
+    wire.play()
+    wire.is_cut = False
+    wire.later(1.0)
+    assert wire.owner.counts["close of what isn't open"] == 1
+    assert not wire.owner.server.num_open and not wire.owner.counts["messages before hello"]
+    wire.fetch(a_part(2))
+    assert PartEnded(a_part(2), "") in wire.heard
