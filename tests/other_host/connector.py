@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvdist.connector.effects import SendToNode, SendToWorker, TicketReady, WorkerLost
+from kvdist.connector.effects import PeerRefused, SendToNode, SendToWorker, TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from kvdist.connector.local import FromWorker, ToWorker
@@ -53,7 +53,7 @@ class SchedulerSide:
         geometry: Geometry,
         hash_block_size: int | None,
         clock: Callable[[], float],
-        send: Callable[[NodeId, NodeMessage], None],
+        send: Callable[[SendToNode], None],
     ) -> None:
         self._node, self._half, self._geometry = node, half, geometry
         self._hash_block_size, self._clock, self._send = hash_block_size, clock, send
@@ -167,8 +167,10 @@ class SchedulerSide:
     def _carry_out(self) -> None:
         for effect in self._half.take_effects():
             match effect:
-                case SendToNode(node, message):
-                    self._send(node, message)
+                case SendToNode():
+                    self._send(effect)
+                case PeerRefused():
+                    pass  # for the log
                 case SendToWorker(rank, order):
                     self._to_workers.append((rank, order))
                 case Loaded(name):

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from kvdist.connector.codec import decode, encode
+from kvdist.connector.compat import fingerprint
+from kvdist.connector.effects import SendToNode
 from kvdist.connector.geometry import Geometry, Group
-from kvdist.connector.messages import NodeMessage
+from kvdist.connector.messages import Hello
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.connector.settings import Settings
 from kvdist.connector.worker_half import WorkerHalf
@@ -56,6 +58,17 @@ class Host:
                 memory.poison(blocks)
 
         self.blocks = Blocks(num_blocks, poison)
+        ours = fingerprint(
+            geometry,
+            weights="perfect",
+            dtype="cell",
+            element_bits=64,
+            head_size=1,
+            num_layers=(1,) * len(groups),
+            hash_block_size=size,
+            layout="head token",
+            state_layout="head" if any(group.kind == "state" for group in groups) else "",
+        )
         holdings = NothingByHash(num_blocks - 1, 64 // size * len(groups))
         self.half = SchedulerHalf(
             node,
@@ -64,14 +77,16 @@ class Host:
             pair.settings,
             holdings,
             lambda: LeaseId(pair.world.chance.randbytes(16)),
+            ours,
         )
         self.connector = SchedulerSide(
             node, self.half, geometry, size, lambda: pair.world.now, self._send
         )
+        hello = Hello(node, run, ours)
         self.workers = [
             WorkerSide(
                 pair, node, Rank(rank),
-                WorkerHalf(run, Rank(rank), geometry, pair.settings, sends=pair.sends),
+                WorkerHalf(hello, Rank(rank), geometry, pair.settings, sends=pair.sends),
                 memories[rank],
             )
             for rank in range(ranks)
@@ -85,8 +100,8 @@ class Host:
     def _new_lease_id(self) -> LeaseId:
         return LeaseId(self._pair.world.chance.randbytes(16))
 
-    def _send(self, peer: NodeId, message: NodeMessage) -> None:
-        self._pair.post(self.node, peer, encode(message))
+    def _send(self, effect: SendToNode) -> None:
+        self._pair.post(self.node, effect.node, encode(effect.message, effect.version))
 
     def step(self) -> None:
         """As the engine's core does it: plan, run on all ranks, hear what came out."""

@@ -19,16 +19,7 @@ from kvdist.connector.effects import (
     StopSending,
 )
 from kvdist.connector.local import FromWorker
-from kvdist.connector.messages import (
-    Close,
-    Confirm,
-    Message,
-    Open,
-    PartId,
-    StillReading,
-    TokenSpans,
-    WorkerMessage,
-)
+from kvdist.connector.messages import Message, PartId, TokenSpans
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.ids import BlockId, Rank
 from kvdist.sim.memory import Memory
@@ -91,8 +82,8 @@ class WorkerSide:
             match effect:
                 case SendToOwnNode(message):
                     self._said.append((self.rank, message))
-                case SendToPeer(address, message):
-                    self._send(address, message)
+                case SendToPeer():
+                    self._send(effect)
                 case SendBytes():
                     self._send_bytes(effect)
                 case ReadBytes():
@@ -119,14 +110,18 @@ class WorkerSide:
             self._tick_at = None
             self.do(self.half.tick)
 
-    def _send(self, address: str, message: WorkerMessage) -> None:
-        data = encode(message)
-        self._pair.over_link(self, address, lambda peer: peer.receive(self, decode(data)))
+    def _send(self, effect: SendToPeer) -> None:
+        data, is_answer = (
+            encode(effect.message, effect.version),
+            effect.address.startswith("reader"),
+        )
+        self._pair.over_link(
+            self, effect.address, lambda peer: peer.receive(self, decode(data), is_answer)
+        )
 
-    def receive(self, peer: "WorkerSide", message: Message) -> None:
+    def receive(self, peer: "WorkerSide", message: Message, is_answer: bool) -> None:
         """Readers dial; owners know the link by its reader."""
-        by_reader = isinstance(message, Open | Confirm | Close | StillReading)
-        name = f"reader {peer.address}" if by_reader else peer.address
+        name = peer.address if is_answer else f"reader {peer.address}"
         self.do(
             lambda: self.half.from_peer(name, peer.node, self._pair.run_of(peer.node), message)  # type: ignore[arg-type]
         )
