@@ -232,9 +232,10 @@ class SimNode:
                 self.cluster.kill(self)
             case _:
                 self._world.note(self.name, "moved", effect)
+                before = self.scheduler.stats.num_unknown_messages
                 self._tell(self.scheduler.moved(effect))  # type: ignore[arg-type]
                 self._poison()
-                if self.scheduler.stats.num_unknown_messages:
+                if self.scheduler.stats.num_unknown_messages > before:
                     self.cluster.violated(f"{self.name}: nobody waits for {effect}")
 
     # -- the engine ----------------------------------------------------------------------------
