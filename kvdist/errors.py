@@ -22,6 +22,7 @@ Knows nothing of: everything else.
       GenerationFailed        us       a request that was begun could not be finished
       StepFailed              us       a step did not do what it was to do: it is computed anew
       WorkerLost              us       the worker is gone, and its node ends too
+      ProcessEnded            us       a process of a cluster ended by itself: all end
       FormatError             input    a file that is not what its format says
       RemoteProtocol          peer     a peer said what the protocol doesn't allow: its link ends
       Incompatible            caller   two nodes that can't exchange blocks; names what differs
@@ -127,6 +128,10 @@ class StepFailed(KvdistError):
 
 class WorkerLost(KvdistError):
     """The worker is gone; its node ends too (T5)."""
+
+
+class ProcessEnded(KvdistError):
+    """A process of a cluster ended by itself; the others end too."""
 
 
 class FormatError(KvdistError, ValueError):

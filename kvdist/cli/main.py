@@ -20,8 +20,10 @@ from kvdist.cli.screen import Screen
 from kvdist.cli.serve import serve
 from kvdist.cli.simulate import simulate
 from kvdist.cli.trace import trace
+from kvdist.cli.up import up
 from kvdist.cli.worker import worker
 from kvdist.errors import KvdistError
+from kvdist.launch import lifeline as lifelines
 
 
 class _Commands(TyperGroup):
@@ -54,6 +56,7 @@ app.command("simulate")(simulate)
 app.command("serve")(serve)
 app.add_typer(trace, name="trace")
 app.command("router")(router)
+app.command("up", hidden=True)(up)  # until nodes can register
 app.command("worker", hidden=True)(worker)
 
 
@@ -75,6 +78,10 @@ def main(
             help="How much kvdist checks itself: 0 nothing, 1 at the end, 2 after every change.",
         ),
     ] = None,
+    lifeline: Annotated[
+        int | None,
+        typer.Option(hidden=True, help="A pipe; when its other end is closed, the process ends."),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option(
@@ -87,5 +94,7 @@ def main(
     Exit status: 0 all well, 1 a replay differs from its recording or a simulation breaks a
     promise, 2 wrong usage or unreadable input, 130 interrupted.
     """
+    if lifeline is not None:
+        lifelines.hold(lifeline)
     if check_level is not None:
         check.level = check_level  # type: ignore[assignment]

@@ -42,7 +42,8 @@ async def serve(settings: RouterSettings) -> None:
         try:
             await listen(runner, settings.host, settings.port)
             host, port = runner.addresses[0][:2]
-            _log.info("listening", url=f"http://{host}:{port}")
+            where = f"[{host}]" if ":" in host else host
+            _log.info("listening", url=f"http://{where}:{port}")
             async with asyncio.TaskGroup() as tasks:
                 looking = [tasks.create_task(expire(registry))]
                 looking += [tasks.create_task(watch(n, nodes, upstream)) for n in settings.nodes]
