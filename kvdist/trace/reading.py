@@ -20,6 +20,9 @@ from kvdist.trace.events import Began, Entry, Event, Forgotten
 #: Far above any real line; what is longer is taken for another kind of file.
 MAX_LINE_BYTES: Final = 1 << 24
 
+#: What stands before a request's name in the id of its answer.
+_ANSWERS: Final = ("cmpl-", "chatcmpl-")
+
 _decode = msgspec.json.Decoder(Entry).decode
 
 
@@ -65,14 +68,15 @@ class TraceFiles:
                 yield entry
 
     def find(self, name: str) -> RequestId:
-        """The request of that id, or the only one that a client calls so.
+        """The request of that id, or the only one whose name or whose answer's id that is.
 
         Raises: UnknownRequest; FormatError.
         """
         known = dict.fromkeys(filter(None, (request_of(entry.event) for entry in self)))
         if name in known:
             return name
-        found = [request_id for request_id in known if request_id.rpartition("-")[0] == name]
+        names = {name, *(name.removeprefix(kind) for kind in _ANSWERS)}
+        found = [request_id for request_id in known if request_id.rpartition("-")[0] in names]
         if len(found) == 1:
             return found[0]
         if found:

@@ -140,9 +140,11 @@ def test_a_key(serve: Callable[..., Result]) -> None:
 def test_trace_lines_of_two_requests_that_share_a_prefix(
     serve: Callable[..., Result], tmp_path: Path
 ) -> None:
+    answers = []
+
     async def talk(node: Running) -> None:
-        for _ in range(2):
-            await node.post(TEXT, {"prompt": "x" * 20, "max_tokens": 2})
+        ask = {"prompt": "x" * 20, "max_tokens": 2}
+        answers.extend([await node.post(TEXT, ask), await node.post(TEXT, ask)])
 
     path = tmp_path / "trace"
     flags = ["--trace-file", str(path), "--block-size", "4", "--max-num-batched-tokens", "16"]
@@ -161,6 +163,9 @@ def test_trace_lines_of_two_requests_that_share_a_prefix(
         "step=5 req=2 hit_tokens=16 scheduled=1 owned=[[1, 2, 3, 4, 6, 7]] new=[[7]] "
         "free=506 ref(hit)=[1,1,1,1]",
     ]
+    told = ["trace", "story", answers[1][1]["id"], "--file", str(path)]
+    result = CliRunner().invoke(app, told, catch_exceptions=False)
+    assert "a hit of 16 tokens here: blocks 1-4 of" in result.output
 
 
 def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:

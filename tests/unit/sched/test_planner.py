@@ -205,8 +205,11 @@ def test_who_is_read_along_is_not_preempted() -> None:
     rig = node(8, remote=remote)
     first, last = rig.add([1] * 7, max_new_tokens=20)[0], rig.add([2] * 7, max_new_tokens=20)[0]
     remote.reading = {last.request_id}
-    while ("may_preempt", last.request_id, 0) not in remote.calls:
+    for _ in range(100):
+        if ("may_preempt", last.request_id, 0) in remote.calls:
+            break
         rig.step()
+    assert ("may_preempt", last.request_id, 0) in remote.calls
     for _ in range(20):
         rig.step()
     assert last.status is SequenceStatus.RUNNING

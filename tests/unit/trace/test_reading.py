@@ -53,6 +53,7 @@ def test_a_request_by_its_id_or_by_its_only_name(write: Write) -> None:
     assert files.find("a-1") == files.find("a") == "a-1"
     assert files.find("b-2") == "b-2"
     assert files.find("b-b") == "b-b-4"
+    assert files.find("cmpl-a") == files.find("chatcmpl-a") == "a-1"
     with pytest.raises(UnknownRequest, match="b is several sequences: b-2, b-3"):
         files.find("b")
 

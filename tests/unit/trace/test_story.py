@@ -98,10 +98,12 @@ def test_blocks_that_others_take_later() -> None:
     node = rig(num_blocks=6)
     (first,) = node.add(A, max_new_tokens=1)
     node.run_to_the_end()
-    (second,) = node.add([5] * 20, max_new_tokens=1)
+    (second,) = node.add([5] * 18, max_new_tokens=1)
     node.run_to_the_end()
+    node.manager.evict_blocks([2])  # which is the first one's no more
     taken = "client-2 takes block 2 for content of its own: tokens 4-7 can't be found here any more"
     assert taken in told(node, first)
+    assert not any("somebody asked for that" in line for line in told(node, first))
     assert (
         only(told(node, second), "block 2 held")
         == "block 2 held client-1's content, which nobody can find any more"
