@@ -12,6 +12,7 @@ from typing import Final
 from kvdist.cache import FullAttentionSpec, KVCacheConfig
 from kvdist.errors import ConfigError
 from kvdist.node.roles import Runner
+from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_host import Progress
 from kvdist.node.worker_wire import Capacity
@@ -46,6 +47,13 @@ def tokenizer_of(capacity: Capacity) -> Tokenizer:
     return Tokenizer.from_folder(Path(capacity.folder)) if capacity.folder else Tokenizer.of_bytes()
 
 
+def speech_of(capacity: Capacity) -> Speech | None:
+    """How to ask a model that hears; None: it doesn't. Raises: ConfigError."""
+    if capacity.window is None:
+        return None
+    return Speech.from_folder(Path(capacity.folder), capacity.window)
+
+
 def _stub(settings: RunnerSettings) -> tuple[Runner, Capacity]:
     config = KVCacheConfig.single(
         FullAttentionSpec(block_size=settings.block_size or 16),
@@ -69,5 +77,7 @@ def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capaci
     told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
     built = build.build(build.WorkerSettings(**told), progress)
     progress("ready", 1.0)
-    capacity = Capacity(built.num_blocks, built.groups, built.max_model_len, str(built.folder))
+    capacity = Capacity(
+        built.num_blocks, built.groups, built.max_model_len, str(built.folder), built.window
+    )
     return built.runner, capacity

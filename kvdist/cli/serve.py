@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import structlog
 import typer
 
-from kvdist.cli.runners import STUB, RunnerSettings, build_runner, tokenizer_of
+from kvdist.cli.runners import STUB, RunnerSettings, build_runner, speech_of, tokenizer_of
 from kvdist.cli.screen import Screen
 from kvdist.cli.worker import command
 from kvdist.node import logs
@@ -158,7 +158,7 @@ async def _serve(
 ) -> None:
     async with _worker(worker_settings, in_process=in_process) as (worker, capacity):
         engine = build_engine(settings, capacity, worker, trace)
-        await serve_node(settings, engine, tokenizer_of(capacity))
+        await serve_node(settings, engine, tokenizer_of(capacity), speech_of(capacity))
 
 
 @asynccontextmanager

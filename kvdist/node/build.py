@@ -7,22 +7,27 @@ Units:  tokens, blocks, bytes and seconds, by name.
 
 import secrets
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvdist.cache import BlockHasher, KVCacheConfig, KVCacheManager
 from kvdist.cache.traced import TracedKVCacheManager
+from kvdist.errors import ConfigError
 from kvdist.node.admissions import Admissions
 from kvdist.node.engine import Engine
 from kvdist.node.http import Api
 from kvdist.node.metrics import Metrics
 from kvdist.node.models import Models
 from kvdist.node.roles import Worker
+from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.budget import SchedulerConfig
 from kvdist.sched.scheduler import Scheduler
 from kvdist.sched.tracing import began
 from kvdist.trace.recorder import Recorder, Sink
+
+if TYPE_CHECKING:
+    from kvdist.node.transcriptions import Transcriptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +62,12 @@ def build_engine(
 
     Raises: ConfigError.
     """
+    caching = settings.enable_prefix_caching and capacity.window is None  # nobody hears the same
     config = KVCacheConfig(
         num_blocks=capacity.num_blocks,
         kv_cache_groups=capacity.groups,
         max_model_len=capacity.max_model_len,
-        enable_caching=settings.enable_prefix_caching,
+        enable_caching=caching,
         watermark=settings.watermark,
     )
     limits = SchedulerConfig(
@@ -78,7 +84,7 @@ def build_engine(
         TracedKVCacheManager(config, recorder) if recorder else KVCacheManager(config),
         limits,
         admissions,
-        hasher if settings.enable_prefix_caching else None,
+        hasher if caching else None,
         recorder,
     )
     if recorder is not None:
@@ -87,13 +93,28 @@ def build_engine(
     return Engine(scheduler, admissions, worker, metrics, settings.max_queued)
 
 
-def build_api(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> Api:
-    """The HTTP face of `engine`."""
+def build_api(
+    settings: NodeSettings, engine: Engine, tokenizer: Tokenizer, speech: Speech | None = None
+) -> Api:
+    """The HTTP face of `engine`. Raises: ConfigError if it can't read what `speech` is for."""
     models = Models(settings.names, engine.scheduler.manager.config.max_model_len)
     return Api(
         engine,
         tokenizer,
         models,
+        _transcriptions(engine, tokenizer, models, speech) if speech is not None else None,
         max_body_bytes=settings.max_body_bytes,
         api_key=settings.api_key,
     )
+
+
+def _transcriptions(
+    engine: Engine, tokenizer: Tokenizer, models: Models, speech: Speech
+) -> "Transcriptions":
+    try:
+        from kvdist.node.transcriptions import Transcriptions  # its libraries are of an extra
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            f"audio can't be read here: {error}. Install kvdist with its extra 'serve'"
+        ) from error
+    return Transcriptions(engine, tokenizer, models, speech)

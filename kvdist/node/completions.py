@@ -8,7 +8,6 @@ What fails later ends the stream with an error event, and without `[DONE]`.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Sequence as Listing
 from contextlib import aclosing
@@ -26,6 +25,7 @@ from kvdist.node.job import Job
 from kvdist.node.models import Models
 from kvdist.node.schema import ChatCompletionRequest, CompletionRequest, Generation
 from kvdist.node.tokenizer import Tokenizer
+from kvdist.web.events import EventStream
 from kvdist.web.failures import error_body
 from kvdist.web.reading import REQUEST_ID, read_body, status_of
 
@@ -161,34 +161,24 @@ class _Stream:
     async def send(self, request: web.Request, pieces: AsyncGenerator[Piece]) -> web.StreamResponse:
         """Nothing goes out before the first piece is there. Raises: what comes before that."""
         piece = await anext(pieces)
-        response = web.StreamResponse(
-            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
-        )
-        await response.prepare(request)
+        events = await EventStream.begin(request)
         try:
             for chunk in self._shape.first_chunks(len(self._choices)):
-                await _event(response, chunk)
-            await self._piece(response, piece)
+                await events.send(chunk)
+            await self._piece(events, piece)
             async for piece in pieces:
-                await self._piece(response, piece)
+                await self._piece(events, piece)
         except KvdistError as error:
             _log.warning("stream failed", reason=str(error))
-            await _event(response, error_body(status_of(error), str(error)))
-            await response.write_eof()
-            return response
+            await events.send(error_body(status_of(error), str(error)))
+            return await events.end()
         if self._tells_usage:
-            await _event(response, self._shape.last_chunk(_usage(self._job, self._choices)))
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
+            await events.send(self._shape.last_chunk(_usage(self._job, self._choices)))
+        return await events.end(done=True)
 
-    async def _piece(self, response: web.StreamResponse, piece: Piece) -> None:
+    async def _piece(self, events: EventStream, piece: Piece) -> None:
         usage = _usage(self._job, self._choices) if self._tells_always else None
-        await _event(response, self._shape.chunk(piece, usage))
-
-
-async def _event(response: web.StreamResponse, body: Json) -> None:
-    await response.write(b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n")
+        await events.send(self._shape.chunk(piece, usage))
 
 
 def _usage(job: Job, choices: Listing[Choice]) -> Json:

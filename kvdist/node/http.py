@@ -4,9 +4,12 @@ Owns:   the aiohttp application.
 Knows nothing of: steps, tokens; `completions` answers what takes them.
 """
 
+from typing import TYPE_CHECKING
+
 from aiohttp import web
 
 import kvdist
+from kvdist.errors import InvalidRequest
 from kvdist.node.answers import Json
 from kvdist.node.completions import Completions
 from kvdist.node.engine import Engine
@@ -15,6 +18,9 @@ from kvdist.node.schema import DetokenizeRequest, TokenizeRequest
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.middleware import keyed, named, shaped
 from kvdist.web.reading import read_body
+
+if TYPE_CHECKING:
+    from kvdist.node.transcriptions import Transcriptions
 
 
 class Api:
@@ -25,19 +31,25 @@ class Api:
         engine: Engine,
         tokenizer: Tokenizer,
         models: Models,
+        transcriptions: "Transcriptions | None" = None,
         *,
         max_body_bytes: int = 32 << 20,
         api_key: str | None = None,
     ) -> None:
         self._engine, self._tokenizer, self._models = engine, tokenizer, models
         completions = Completions(engine, tokenizer, models)
+        hears = transcriptions is not None
+        transcribe = transcriptions.transcribe if transcriptions is not None else _is_deaf
+        translate = transcriptions.translate if transcriptions is not None else _is_deaf
         self.app = web.Application(
             client_max_size=max_body_bytes, middlewares=[named, shaped, keyed(api_key)]
         )
         self.app.add_routes(
             [
-                web.post("/v1/completions", completions.text),
-                web.post("/v1/chat/completions", completions.chat),
+                web.post("/v1/completions", _only_hears if hears else completions.text),
+                web.post("/v1/chat/completions", _only_hears if hears else completions.chat),
+                web.post("/v1/audio/transcriptions", transcribe),
+                web.post("/v1/audio/translations", translate),
                 web.get("/v1/models", self._list_models),
                 web.get("/v1/models/{name:.+}", self._show_model),
                 web.post("/tokenize", self._tokenize),
@@ -108,3 +120,11 @@ class Api:
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": kvdist.__version__})
+
+
+async def _is_deaf(request: web.Request) -> web.Response:
+    raise InvalidRequest("this model doesn't hear: ask /v1/completions or /v1/chat/completions")
+
+
+async def _only_hears(request: web.Request) -> web.Response:
+    raise InvalidRequest("this model answers to sound alone: ask /v1/audio/transcriptions")

@@ -4,6 +4,8 @@ Owns:   the jobs that the scheduler doesn't know yet.
 Knows nothing of: HTTP, steps.
 """
 
+from itertools import zip_longest
+
 from kvdist.errors import InvalidRequest, Unavailable
 from kvdist.node.job import Job
 from kvdist.node.outbox import Outbox
@@ -40,13 +42,14 @@ class Inbox:
                 job.fail(refused)
 
     def _add(self, job: Job, scheduler: Scheduler) -> None:
-        for prompt in job.prompts:
+        for prompt, audio in zip_longest(job.prompts, job.audio):
             sequences = scheduler.add(
                 job.name,
                 prompt,
                 job.params,
                 priority=job.priority,
                 extra_keys=job.extra_keys,
+                audio=audio,
             )
             self._outbox.expect(job, [sequence.request_id for sequence in sequences])
 

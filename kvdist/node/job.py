@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from kvdist.cache import ExtraKeys
 from kvdist.errors import GenerationFailed, KvdistError
 from kvdist.ids import RequestId
+from kvdist.sched.audio import Audio
 from kvdist.sched.output import Output
 from kvdist.sched.sequence import SamplingParams, SequenceStatus
 
@@ -34,6 +35,8 @@ class Job:
     arrived_s: float
     priority: int = 0
     extra_keys: ExtraKeys = field(default_factory=ExtraKeys)
+    #: One for each prompt, for a model that hears.
+    audio: Listing[Audio] = ()
     #: By index; empty before it is admitted.
     request_ids: list[RequestId] = field(default_factory=list)
     #: Tokens of each prompt that were found in the cache when it first ran.

@@ -209,6 +209,41 @@ class ChatCompletionRequest(Generation):
         return self
 
 
+class TranscriptionRequest(BaseModel):
+    """The fields of `POST /v1/audio/transcriptions` beside the file; a form has texts only."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    language: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    prompt: _Text | None = None
+    response_format: Literal["json", "text"] = "json"
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=1)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+
+    # Known, and not to be had here.
+    timestamp_granularities: str | None = Field(None, alias="timestamp_granularities[]")
+    include: str | None = Field(None, alias="include[]")
+
+    @model_validator(mode="after")
+    def _is_to_be_had(self) -> Self:
+        for name in ("timestamp_granularities", "include"):
+            if getattr(self, name):
+                raise ValueError(f"{name} is not supported")
+        return self
+
+    def params(self, max_new_tokens: int, eos_token_ids: frozenset[int]) -> SamplingParams:
+        """As the scheduler and the sampler want it. Raises: InvalidRequest."""
+        return SamplingParams(
+            max_new_tokens=max_new_tokens,
+            stop_token_ids=eos_token_ids,
+            sampling=Sampling(temperature=self.temperature, top_p=self.top_p, seed=self.seed),
+        )
+
+
 class TokenizeRequest(_Strict):
     """`POST /tokenize`: of a prompt, or of a conversation."""
 

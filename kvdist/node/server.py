@@ -11,6 +11,7 @@ from aiohttp import web
 
 from kvdist.node.build import NodeSettings, build_api
 from kvdist.node.engine import Engine
+from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.listening import listen, signals
 
@@ -20,9 +21,11 @@ _log = structlog.get_logger(__name__)
 _LAST_WORDS_S = 5.0
 
 
-async def serve(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> None:
+async def serve(
+    settings: NodeSettings, engine: Engine, tokenizer: Tokenizer, speech: Speech | None = None
+) -> None:
     """Until it has drained or its worker is lost. Raises: WorkerLost; ConfigError."""
-    api = build_api(settings, engine, tokenizer)
+    api = build_api(settings, engine, tokenizer, speech)
     runner = web.AppRunner(
         api.app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S
     )

@@ -65,7 +65,7 @@ class Tokenizer:
             vocabulary = Vocabulary.from_file(str(path))
         except Exception as error:  # it has no error of its own
             raise ConfigError(f"{path} can't be read: {error}") from error
-        settings = _json(folder / "tokenizer_config.json")
+        settings = read_settings(folder / "tokenizer_config.json")
         special = {
             name: value if isinstance(value, str) else value["content"]
             for name, value in settings.items()
@@ -138,7 +138,8 @@ class Tokenizer:
             raise InvalidRequest(f"the chat template refuses the messages: {error}") from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, empty if there is none. Raises: ConfigError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
@@ -150,7 +151,7 @@ def _eos(folder: Path, vocabulary: Vocabulary, special: Mapping[str, str]) -> fr
     """What generation_config.json says, or config.json; and the tokenizer's own."""
     found: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        told = _json(folder / name).get("eos_token_id")
+        told = read_settings(folder / name).get("eos_token_id")
         if told is not None:
             found.update(told if isinstance(told, list) else [told])
             break

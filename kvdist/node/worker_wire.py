@@ -26,6 +26,7 @@ from kvdist.cache import (
     SlidingWindowSpec,
 )
 from kvdist.errors import FormatError
+from kvdist.sched.audio import AudioWindow
 from kvdist.sched.plan import StepPlan, StepResult
 
 HEAD: Final = struct.Struct("<I")
@@ -59,6 +60,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[Group, ...]
     max_model_len: int
     folder: str
+    #: None: the model doesn't hear.
+    window: AudioWindow | None = None
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -134,6 +137,8 @@ class Capacity:
     max_model_len: int
     #: Of the model, where its tokenizer is too; empty without a model.
     folder: str = ""
+    #: What the model hears at a time; None: nothing.
+    window: AudioWindow | None = None
 
     @classmethod
     def of(cls, config: KVCacheConfig) -> "Capacity":
@@ -143,13 +148,13 @@ class Capacity:
     def ready(self) -> Ready:
         """As a worker says it."""
         groups = tuple(map(_told, self.groups))
-        return Ready(self.num_blocks, groups, self.max_model_len, self.folder)
+        return Ready(self.num_blocks, groups, self.max_model_len, self.folder, self.window)
 
     @classmethod
     def read(cls, ready: Ready) -> "Capacity":
         """As a node understands it. Raises: FormatError, ConfigError."""
         groups = tuple(map(_understood, ready.groups))
-        return cls(ready.num_blocks, groups, ready.max_model_len, ready.folder)
+        return cls(ready.num_blocks, groups, ready.max_model_len, ready.folder, ready.window)
 
 
 def _told(group: KVCacheGroupSpec) -> Group:

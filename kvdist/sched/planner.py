@@ -179,6 +179,8 @@ class Planner:
         turn = self._next_turn(sequence, start, planning.num_tokens_left)
         if turn is None or not (hit is None or self._may_enter(sequence, hit)):
             return False
+        if not planning.may_encode(sequence):
+            return False
         new_blocks = None
         if turn.num_tokens or hit is not None:
             new_blocks = self._allocate(turn, hit)

@@ -46,15 +46,32 @@ class WorkerRows:
 class Planning:
     """One step until its plan is made."""
 
-    __slots__ = ("_manager", "_new", "_no_blocks", "num_tokens_left", "scheduled", "step")
+    __slots__ = (
+        "_manager",
+        "_most_encoder_tokens",
+        "_new",
+        "_no_blocks",
+        "_num_encoder_tokens",
+        "num_tokens_left",
+        "scheduled",
+        "step",
+    )
 
     def __init__(self, step: StepInFlight, manager: KVCacheManager, num_tokens: int) -> None:
         self.step = step
         self.num_tokens_left = num_tokens
+        #: Encoders have as many tokens again, all that are run together.
+        self._most_encoder_tokens = num_tokens
+        self._num_encoder_tokens = 0
         self.scheduled: list[ScheduledSequence] = []
         self._manager = manager
         self._new: list[NewSequence] = []
         self._no_blocks: BlockIds = ((),) * len(manager.config.kv_cache_groups)
+
+    def may_encode(self, sequence: Sequence) -> bool:
+        """True if its encoder can be run in this step too; one can always."""
+        after = self._num_encoder_tokens + sequence.num_encoder_tokens
+        return not self._num_encoder_tokens or after <= self._most_encoder_tokens
 
     def add(self, turn: Turn, new_blocks: KVCacheBlocks | None) -> None:
         """`turn` has its slots: it is in flight from now on."""
@@ -86,6 +103,7 @@ class Planning:
 
     def _introduce(self, sequence: Sequence) -> None:
         sequence.on_worker = True
+        self._num_encoder_tokens += sequence.num_encoder_tokens
         request = sequence.request
         tables = _as_tuples(self._manager.get_blocks(request.request_id))
         tokens = tuple(request.all_token_ids)

@@ -4,9 +4,13 @@ Owns:   the mapping of errors to statuses.
 Knows nothing of: routes.
 """
 
-from typing import Final, TypeVar
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from typing import IO, Final, TypeVar
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from pydantic import BaseModel, ValidationError
 
 from kvdist.errors import (
@@ -20,6 +24,16 @@ from kvdist.errors import (
 
 #: What a request is called in logs and answers.
 REQUEST_ID: Final = web.RequestKey("request_id", str)
+
+#: What aiohttp raises for forms that are none.
+_UNREADABLE: Final = (
+    ValueError,
+    LookupError,
+    RuntimeError,
+    AssertionError,
+    HttpProcessingError,
+    zlib.error,
+)
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -36,8 +50,38 @@ class BadField(InvalidRequest):
 async def read_body(request: web.Request, kind: type[_Body]) -> _Body:
     """The body as `kind`. Raises: BadField; HTTPRequestEntityTooLarge."""
     data = await request.read()
+    return _checked(lambda: kind.model_validate_json(data))
+
+
+@asynccontextmanager
+async def read_form(
+    request: web.Request, kind: type[_Body], file_name: str
+) -> AsyncIterator[tuple[_Body, IO[bytes]]]:
+    """The fields of a multipart form, and the file of that name, while it is open.
+
+    Raises: BadField; HTTPRequestEntityTooLarge.
+    """
+    if request.content_type != "multipart/form-data":
+        raise BadField("the body is multipart/form-data, with a file", None)
     try:
-        return kind.model_validate_json(data)
+        form = await request.post()
+    except _UNREADABLE as error:
+        raise BadField(f"the form can't be read: {error}", None) from None
+    with ExitStack() as files:
+        for value in form.values():
+            if isinstance(value, web.FileField):
+                files.enter_context(value.file)
+        file = form.get(file_name)
+        if not isinstance(file, web.FileField):
+            raise BadField(f"{file_name}: a file is required", file_name)
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        yield _checked(lambda: kind.model_validate(fields)), file.file
+
+
+def _checked(validate: Callable[[], _Body]) -> _Body:
+    """What `validate` returns. Raises: BadField."""
+    try:
+        return validate()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None  # the rest may name our own types

@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from kvdist.cache import KVCacheGroupSpec
 from kvdist.errors import ConfigError
+from kvdist.sched.audio import AudioWindow
 from kvdist.worker import default_model
 from kvdist.worker.default_model import Progress
 from kvdist.worker.model import Model, load
@@ -50,6 +51,8 @@ class Built:
     groups: tuple[KVCacheGroupSpec, ...]
     max_model_len: int
     folder: Path
+    #: What the model hears at a time; None: nothing.
+    window: AudioWindow | None
 
 
 def build(settings: WorkerSettings, progress: Progress) -> Built:
@@ -67,7 +70,8 @@ def build(settings: WorkerSettings, progress: Progress) -> Built:
         )
     num_blocks = settings.num_blocks or layout.num_blocks(_kv_bytes(settings, model))
     runner = ModelRunner(model, layout, num_blocks)
-    return Built(runner, num_blocks, layout.kv_cache_groups, longest, folder)
+    window = model.hearing.window if model.hearing is not None else None
+    return Built(runner, num_blocks, layout.kv_cache_groups, longest, folder, window)
 
 
 def _device(name: str) -> str:

@@ -18,6 +18,8 @@ from kvdist.sched.audio import BYTES_PER_SAMPLE, Audio, AudioWindow
 
 #: The encoder's second convolution makes one token of so many frames.
 _FRAMES_PER_TOKEN: Final = 2
+#: As all of Whisper's models have them.
+_TOKENS_PER_SECOND: Final = 50
 _SETTINGS: Final = "preprocessor_config.json"
 
 
@@ -34,10 +36,10 @@ class Hearing:
         if folder is not None and (folder / _SETTINGS).exists():
             extractor = WhisperFeatureExtractor.from_pretrained(str(folder))
         else:
-            extractor = WhisperFeatureExtractor(feature_size=config.num_mel_bins)
-            num_samples = config.max_source_positions * _FRAMES_PER_TOKEN * extractor.hop_length
-            extractor.n_samples = num_samples
-            extractor.nb_max_frames = num_samples // extractor.hop_length
+            extractor = WhisperFeatureExtractor(
+                feature_size=config.num_mel_bins,
+                chunk_length=config.max_source_positions // _TOKENS_PER_SECOND,
+            )
         num_tokens = extractor.n_samples // extractor.hop_length // _FRAMES_PER_TOKEN
         if (extractor.feature_size, num_tokens) != (
             config.num_mel_bins,

@@ -12,6 +12,7 @@ from kvdist.cache import FullAttentionSpec, KVCacheGroupSpec
 from kvdist.cli.runners import RunnerSettings, build_runner, tokenizer_of
 from kvdist.errors import ConfigError
 from kvdist.node.worker_wire import Capacity
+from kvdist.sched.audio import AudioWindow
 
 GROUPS = (KVCacheGroupSpec(FullAttentionSpec(block_size=8)),)
 
@@ -28,8 +29,14 @@ def use(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
 
 def test_a_model_is_built_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    window = AudioWindow(16000, 480000, 1500)
     built = SimpleNamespace(
-        runner="runner", num_blocks=9, groups=GROUPS, max_model_len=64, folder=Path("folder")
+        runner="runner",
+        num_blocks=9,
+        groups=GROUPS,
+        max_model_len=64,
+        folder=Path("folder"),
+        window=window,
     )
 
     def build(settings: Any, progress: Any) -> Any:
@@ -42,7 +49,7 @@ def test_a_model_is_built_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = build_runner(settings, no_progress)
     runner, capacity = made
     assert runner == "runner"
-    assert capacity == Capacity(9, GROUPS, 64, "folder")
+    assert capacity == Capacity(9, GROUPS, 64, "folder", window)
     monkeypatch.delenv("OMP_WAIT_POLICY")
 
 

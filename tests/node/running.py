@@ -16,6 +16,7 @@ from kvdist.node.build import NodeSettings, build_api, build_engine
 from kvdist.node.engine import Engine
 from kvdist.node.in_process import InProcessWorker
 from kvdist.node.roles import Runner, Worker
+from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.plan import StepPlan, StepResult
@@ -82,6 +83,7 @@ async def running(
     worker: Worker | None = None,
     engine: Engine | None = None,
     tokenizer: Tokenizer = TOKENIZER,
+    speech: Speech | None = None,
     trace: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Running]:
@@ -90,7 +92,7 @@ async def running(
     if engine is None:
         worker = worker or InProcessWorker(runner or stub(config))
         engine = build_engine(told, Capacity.of(config), worker, trace)
-    server = TestServer(build_api(told, engine, tokenizer).app)
+    server = TestServer(build_api(told, engine, tokenizer, speech).app)
     await server.start_server()
     try:
         async with (

@@ -30,6 +30,7 @@ from kvdist.node.worker_wire import (
     read_head,
     read_plan,
 )
+from kvdist.sched.audio import Audio, AudioWindow
 from kvdist.sched.plan import (
     NewSequence,
     SampledTokens,
@@ -72,6 +73,12 @@ def test_an_answer(answer: FromWorker) -> None:
     assert read_answer(body_of(answer)) == answer
 
 
+def test_sound_arrives_as_it_was() -> None:
+    new = NewSequence("a", (1,), ((),), audio=Audio(bytes(range(256)) * 8, 1500))
+    plan = StepPlan(1, (new,), (), (), (), ())
+    assert read_plan(body_of(plan)) == plan
+
+
 def test_what_a_worker_has_room_for() -> None:
     specs = (
         FullAttentionSpec(block_size=16, page_size_bytes=512),
@@ -81,7 +88,7 @@ def test_what_a_worker_has_room_for() -> None:
         CrossAttentionSpec(block_size=16),
     )
     groups = tuple(KVCacheGroupSpec(spec, (f"layer {i}",)) for i, spec in enumerate(specs))
-    capacity = Capacity(100, groups, 4096, "somewhere")
+    capacity = Capacity(100, groups, 4096, "somewhere", AudioWindow(16000, 480000, 1500))
     ready = read_answer(body_of(capacity.ready()))
     assert isinstance(ready, Ready) and Capacity.read(ready) == capacity
 
