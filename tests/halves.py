@@ -291,7 +291,7 @@ class Serving(Worker):
         groups = groups or (FULL,)
         self.geometry = Geometry(groups, heads, ranks)
         self.server = Server(
-            Rank(0), RUN, self.geometry, Settings(**settings), self.out, sends=sends
+            Rank(0), RUN, self.geometry, Settings(**settings), self.out, sends=lambda _link: sends
         )
         self.num_tokens = num_tokens
         self.lease = LeaseId(b"a lease of p....")

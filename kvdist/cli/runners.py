@@ -6,17 +6,30 @@ Knows nothing of: sockets, HTTP.
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kvdist.cache import FullAttentionSpec, KVCacheConfig
+from kvdist.connector.compat import fingerprint
+from kvdist.connector.geometry import Geometry
+from kvdist.connector.messages import Fingerprint
 from kvdist.errors import ConfigError
+from kvdist.links.layout import GroupLayout, Layout
+from kvdist.links.memory import HostPool, Memory
+from kvdist.links.worker_thread import WorkerThread
 from kvdist.node.roles import Runner
 from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_host import Progress
 from kvdist.node.worker_wire import Capacity
+from kvdist.sim.byte_memory import CELL_BYTES, ByteMemory
 from kvdist.sim.stub_runner import StubRunner
+from transports.api import Region
+from transports.errors import TransportError
+
+if TYPE_CHECKING:
+    from kvdist.worker.build import Built
 
 #: In place of a folder: no model, but words all the same.
 STUB: Final = "stub"
@@ -37,9 +50,32 @@ class RunnerSettings:
     kv_cache_memory_bytes: int | None = None
 
 
-def build_runner(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capacity]:
-    """The runner, loaded. Raises: ConfigError."""
-    return _stub(settings) if settings.model == STUB else _model(settings, progress)
+class _Allocator:
+    """Memory for K/V, which peers can be allowed to read where the links say so."""
+
+    def __init__(self, links: WorkerThread | None) -> None:
+        self._links = links
+        self.region: Region | None = None
+
+    def __call__(self, size: int) -> memoryview | None:
+        """None: whoever needs it takes it where it likes. Raises: ConfigError."""
+        if self._links is None:
+            return None
+        try:
+            self.region = self._links.allocate(size)
+        except TransportError as error:
+            raise ConfigError(f"no memory to lend: {error}") from error
+        return None if self.region is None else self.region.view
+
+
+def build_runner(
+    settings: RunnerSettings, progress: Progress, links: WorkerThread | None = None
+) -> tuple[Runner, Capacity]:
+    """The runner, loaded; `links` can lend and fill its memory. Raises: ConfigError."""
+    allocate = _Allocator(links)
+    if settings.model == STUB:
+        return _stub(settings, allocate, links)
+    return _model(settings, progress, allocate, links)
 
 
 def tokenizer_of(capacity: Capacity) -> Tokenizer:
@@ -54,16 +90,37 @@ def speech_of(capacity: Capacity) -> Speech | None:
     return Speech.from_folder(Path(capacity.folder), capacity.window)
 
 
-def _stub(settings: RunnerSettings) -> tuple[Runner, Capacity]:
+def _stub(
+    settings: RunnerSettings, allocate: _Allocator, links: WorkerThread | None
+) -> tuple[Runner, Capacity]:
     config = KVCacheConfig.single(
         FullAttentionSpec(block_size=settings.block_size or 16),
         num_blocks=settings.num_blocks or 513,
         max_model_len=settings.max_model_len or 2048,
     )
-    return StubRunner(config, _STUB_VOCABULARY), Capacity.of(config)
+    if links is None:
+        return StubRunner(config, _STUB_VOCABULARY), Capacity.of(config)
+    block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+    block_bytes = block_size * CELL_BYTES
+    size = config.num_blocks * block_bytes
+    data = allocate(size) or memoryview(bytearray(size))
+    memory = ByteMemory(config.num_blocks, block_size, data)
+    layout = Layout((GroupLayout(1, block_size, 1, CELL_BYTES),), (0, 1), block_bytes, block_bytes)
+    geometry = Geometry.of(config)
+    links.begin(
+        Memory(HostPool(data.cast("B")), layout, allocate.region),
+        geometry,
+        partial(_stub_fingerprint, geometry, config.hash_block_size),
+    )
+    return StubRunner(config, _STUB_VOCABULARY, memory), Capacity.of(config)
 
 
-def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capacity]:
+def _model(
+    settings: RunnerSettings,
+    progress: Progress,
+    allocate: _Allocator,
+    links: WorkerThread | None,
+) -> tuple[Runner, Capacity]:
     progress("starting PyTorch", 0.0)
     # Threads that spin while they wait keep others from the work that they wait for: on a busy
     # machine a step takes a hundred times as long. Read when PyTorch is loaded, never again.
@@ -75,9 +132,68 @@ def _model(settings: RunnerSettings, progress: Progress) -> tuple[Runner, Capaci
             f"no model can run here: {error}. Install kvdist with its extra 'serve'"
         ) from error
     told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
-    built = build.build(build.WorkerSettings(**told), progress)
-    progress("ready", 1.0)
+    built = build.build(build.WorkerSettings(**told), progress, allocate)
     capacity = Capacity(
         built.num_blocks, built.groups, built.max_model_len, str(built.folder), built.window
     )
+    if links is not None:
+        config = capacity.config()
+        geometry = Geometry.of(config)
+        links.begin(
+            _memory(built, allocate.region),
+            geometry,
+            partial(_fingerprint, built, geometry, config.hash_block_size),
+        )
+    progress("ready", 1.0)
     return built.runner, capacity
+
+
+def _memory(built: "Built", region: Region | None) -> Memory:
+    """As links see it."""
+    pool = built.runner.pool
+    heads = {layer.name: layer.num_kv_heads for layer in built.runner.model.attention_layers}
+    page, groups = pool.layout.page_size_bytes, []
+    for group in built.groups:
+        size, num_heads = group.kv_cache_spec.block_size, heads.get(group.layer_names[0], 0)
+        num_layers = len(group.layer_names)
+        if num_heads:
+            item = page // (size * num_heads)
+            groups.append(GroupLayout(num_layers, size, num_heads, item))
+        else:
+            groups.append(GroupLayout(num_layers, 0, 1, page))
+    layout = Layout(tuple(groups), (0, 1), page, pool.layout.bytes_per_block)
+    return Memory(HostPool(pool.memory.cast("B")), layout, region)
+
+
+def _stub_fingerprint(geometry: Geometry, hash_block_size: int, hash_algorithm: str) -> Fingerprint:
+    return fingerprint(
+        geometry,
+        weights=STUB,
+        dtype="int64",
+        element_bits=8 * CELL_BYTES,
+        head_size=1,
+        num_layers=(1,),
+        hash_block_size=hash_block_size,
+        layout="token",
+        hash_algorithm=hash_algorithm,
+    )
+
+
+def _fingerprint(
+    built: "Built", geometry: Geometry, hash_block_size: int, hash_algorithm: str
+) -> Fingerprint:
+    """What has to be equal where K/V come from and where they go."""
+    model = built.runner.model
+    heads = {(layer.num_kv_heads, layer.head_dim) for layer in model.attention_layers}
+    return fingerprint(
+        geometry,
+        weights=built.weights,
+        dtype=str(model.dtype).removeprefix("torch."),
+        element_bits=8 * model.dtype.itemsize,
+        head_size=max((size for _, size in heads), default=0),
+        num_layers=tuple(len(group.layer_names) for group in built.groups),
+        hash_block_size=hash_block_size,
+        layout=f"layer head token k|v {sorted(heads)}",
+        hash_algorithm=hash_algorithm,
+        state_layout=str(model.state_layers[0]) if model.state_layers else "",
+    )

@@ -5,8 +5,11 @@ Knows nothing of: how nodes work.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,9 +19,15 @@ import typer
 from kvdist.cli.runners import STUB, RunnerSettings, build_runner, speech_of, tokenizer_of
 from kvdist.cli.screen import Screen
 from kvdist.cli.worker import command
+from kvdist.connector.settings import Settings
+from kvdist.links.members import StaticMembers, read_peers
+from kvdist.links.worker_thread import WorkerThread
 from kvdist.node import logs
-from kvdist.node.build import NodeSettings, build_engine
+from kvdist.node.build import NodeSettings, build_config, build_engine
+from kvdist.node.exchange import Exchange
 from kvdist.node.in_process import InProcessWorker
+from kvdist.node.neighbours import ExchangeSettings, open_neighbours, open_worker
+from kvdist.node.registration import Registration
 from kvdist.node.roles import Worker
 from kvdist.node.server import serve as serve_node
 from kvdist.node.tracing import TraceFile
@@ -104,6 +113,39 @@ def serve(
     trace_max_bytes: Annotated[
         int, typer.Option(min=1 << 12, help="At that size the file becomes FILE.1.")
     ] = 64 << 20,
+    role: Annotated[
+        Literal["prefill", "decode", "both"] | None,
+        typer.Option(help="Exchange K/V with other nodes, as this; not given: none."),
+    ] = None,
+    node_id: Annotated[
+        str | None, typer.Option(help="Name among the nodes, the same after a restart.")
+    ] = None,
+    transport: Annotated[
+        Literal["tcp", "shm", "ucx"], typer.Option(help="What K/V travel by.")
+    ] = "tcp",
+    kv_host: Annotated[
+        str | None, typer.Option(help="Where other nodes reach this one; like --host if not given.")
+    ] = None,
+    kv_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Where other nodes reach this one; 0: any.")
+    ] = 0,
+    registry: Annotated[
+        str | None, typer.Option(help="http://HOST:PORT of a router, which knows all nodes.")
+    ] = None,
+    registry_token: Annotated[
+        str | None, typer.Option(envvar="KVDIST_REGISTRY_TOKEN", help="What it wants to be shown.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=tcp://HOST:PORT of another node; without a registry."),
+    ] = None,
+    cluster_token: Annotated[
+        str | None,
+        typer.Option(envvar="KVDIST_CLUSTER_TOKEN", help="What nodes prove to each other."),
+    ] = None,
+    kv_load_failure_policy: Annotated[
+        Literal["recompute", "fail"], typer.Option(help="When K/V don't come from another node.")
+    ] = "recompute",
     log_format: Annotated[
         Literal["auto", "console", "json"], typer.Option(help="auto: console on a terminal.")
     ] = "auto",
@@ -142,29 +184,67 @@ def serve(
         num_blocks=num_gpu_blocks_override,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
     )
-    in_process = distributed_executor_backend == "uni"
+    exchange_settings = None
+    if role is not None:
+        exchange_settings = ExchangeSettings(
+            node_id=node_id or f"{socket.gethostname()}-{os.getpid()}",
+            role=role,
+            transport=transport,
+            host=kv_host or host,
+            control_port=kv_port,
+            token=None if cluster_token is None else cluster_token.encode(),
+            hash_algorithm=prefix_caching_hash_algo,
+            connector=Settings(on_failure=kv_load_failure_policy),
+        )
+    registration = None if registry is None else Registration(registry, registry_token)
+    asked = _Asked(
+        settings,
+        worker_settings,
+        distributed_executor_backend == "uni",
+        exchange_settings,
+        registration or StaticMembers(read_peers(peer or [])),
+    )
     opened = closing(TraceFile(trace_file, trace_max_bytes)) if trace_file else nullcontext()
     with opened as trace:
-        sink = trace.note if trace is not None else None
-        asyncio.run(_serve(settings, worker_settings, sink, in_process=in_process))
+        asyncio.run(_serve(asked, trace.note if trace is not None else None))
 
 
-async def _serve(
-    settings: NodeSettings,
-    worker_settings: RunnerSettings,
-    trace: Sink | None,
-    *,
-    in_process: bool,
-) -> None:
-    async with _worker(worker_settings, in_process=in_process) as (worker, capacity):
-        engine = build_engine(settings, capacity, worker, trace)
-        await serve_node(settings, engine, tokenizer_of(capacity), speech_of(capacity))
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the flags say."""
+
+    node: NodeSettings
+    worker: RunnerSettings
+    in_process: bool
+    exchange: ExchangeSettings | None
+    members: Registration | StaticMembers
+
+
+async def _serve(asked: _Asked, trace: Sink | None) -> None:
+    async with AsyncExitStack() as stack:
+        link = theirs = None
+        if asked.exchange is not None:
+            link, theirs = await open_worker(asked.exchange)
+        worker, capacity = await stack.enter_async_context(
+            _worker(asked.worker, theirs, in_process=asked.in_process)
+        )
+        exchange = None
+        if asked.exchange is not None and link is not None:
+            neighbours = await stack.enter_async_context(open_neighbours(asked.exchange, link))
+            config = build_config(asked.node, capacity)
+            exchange = Exchange(asked.exchange, config, neighbours, asked.members)
+        engine = build_engine(asked.node, capacity, worker, trace, exchange)
+        registration = asked.members if isinstance(asked.members, Registration) else None
+        await serve_node(
+            asked.node, engine, tokenizer_of(capacity), speech_of(capacity), registration
+        )
 
 
 @asynccontextmanager
 async def _worker(
-    settings: RunnerSettings, *, in_process: bool
+    settings: RunnerSettings, links: socket.socket | None, *, in_process: bool
 ) -> AsyncIterator[tuple[Worker, Capacity]]:
+    """`links`: the end of a socket that the worker's links are to have."""
     worker: InProcessWorker | WorkerProcess
     with Screen().loading() as bar:
 
@@ -173,10 +253,14 @@ async def _worker(
             bar(what, share)
 
         if in_process:
-            runner, capacity = build_runner(settings, progress)
+            thread = None
+            if links is not None:
+                thread = WorkerThread(links)
+                thread.start()
+            runner, capacity = build_runner(settings, progress, thread)
             worker = InProcessWorker(runner)
         else:
-            worker = await WorkerProcess.start(command(settings))
+            worker = await _start(settings, links)
             try:
                 capacity = await worker.ready(progress)
             except BaseException:
@@ -186,3 +270,11 @@ async def _worker(
         yield worker, capacity
     finally:
         await worker.close()
+
+
+async def _start(settings: RunnerSettings, links: socket.socket | None) -> WorkerProcess:
+    if links is None:
+        return await WorkerProcess.start(command(settings))
+    with links:
+        descriptor = links.fileno()
+        return await WorkerProcess.start(command(settings, descriptor), [descriptor])

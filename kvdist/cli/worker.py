@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from kvdist.cli.runners import RunnerSettings, build_runner
+from kvdist.links.worker_thread import WorkerThread
 from kvdist.node.worker_host import serve
 
 
@@ -26,6 +27,7 @@ def worker(
     block_size: Annotated[int | None, typer.Option()] = None,
     num_blocks: Annotated[int | None, typer.Option()] = None,
     kv_cache_memory_bytes: Annotated[int | None, typer.Option()] = None,
+    links_descriptor: Annotated[int | None, typer.Option()] = None,
 ) -> None:
     """Run plans that come over an inherited socket, until it is closed."""
     # The node says when, though a terminal or a supervisor tells all processes at once.
@@ -40,12 +42,20 @@ def worker(
         num_blocks=num_blocks,
         kv_cache_memory_bytes=kv_cache_memory_bytes,
     )
-    serve(socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress))
+    links = None
+    if links_descriptor is not None:
+        links = WorkerThread(socket.socket(fileno=links_descriptor))
+        links.start()
+    serve(
+        socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress, links)
+    )
 
 
-def command(settings: RunnerSettings) -> Listing[str]:
-    """What starts such a process; the descriptor comes last."""
+def command(settings: RunnerSettings, links_descriptor: int | None = None) -> Listing[str]:
+    """What starts such a process; the descriptor of the socket for plans comes last."""
     told = [sys.executable, "-m", "kvdist", "worker", settings.model]
+    if links_descriptor is not None:
+        told.append(f"--links-descriptor={links_descriptor}")
     for one in fields(settings):
         value = getattr(settings, one.name)
         if one.name != "model" and value is not None:

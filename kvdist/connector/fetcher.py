@@ -27,6 +27,7 @@ from kvdist.connector.messages import (
     Confirm,
     Confirmed,
     Denied,
+    Heads,
     Open,
     Opened,
     PartId,
@@ -158,6 +159,11 @@ class Fetcher:
         part.asked = [last for _, last in spans]
         part.num_landing += 1
         return self._targets(part, spans)
+
+    def heads_of(self, name: PartId) -> Heads:
+        """Which heads a part brings: [first, last); of one that is over: none."""
+        part = self._parts.get(name)
+        return (0, 0) if part is None else part.fetch.heads
 
     def link_lost(self, address: str) -> None:
         """The data link to an owner's worker has ended."""

@@ -6,6 +6,7 @@ Source: T1, T4, T5, T6, T12, T15, T16, T19 of docs/protocol.md.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvdist.connector import rules
@@ -85,7 +86,10 @@ class _Grant:
 
 
 class Server:
-    """See the module; `out` collects effects. `sends`: we send the bytes, else the reader reads."""
+    """See the module; `out` collects effects.
+
+    `sends`: whether we send the bytes over that link; else the reader reads.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class Server:
         settings: Settings,
         out: list[WorkerEffect],
         *,
-        sends: bool,
+        sends: Callable[[str], bool],
     ) -> None:
         self._rank, self._run = rank, run
         self._geometry, self._settings = geometry, settings
@@ -138,7 +142,7 @@ class Server:
             return
         grant.settled = message.settled
         for serve in list(grant.serves.values()):
-            if self._sends:
+            if self._sends(serve.address):
                 self._send_more(serve)
             elif serve.machine.state is S.OPEN:
                 self._say(serve.address, Settled(serve.key[2], grant.settled))
@@ -218,12 +222,12 @@ class Server:
         grant.serves[key] = self._serves[key] = serve
         self._watch(serve)
         self._answer(serve)
-        if self._sends:
+        if self._sends(address):
             self._send_more(serve)
 
     def _answer(self, serve: _Serve) -> None:
         grant = serve.grant
-        if self._sends:
+        if self._sends(serve.address):
             opened = Opened(serve.key[2], (), grant.settled)
         else:
             sizes = tuple(group.block_size for group in self._geometry.groups)

@@ -6,6 +6,7 @@ Driven by: a host that carries out `take_effects` and brings events back; input 
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from kvdist.connector.contacts import Contact, Contacts
 from kvdist.connector.effects import SendToPeer, ServeKey, WorkerEffect
@@ -18,6 +19,7 @@ from kvdist.connector.messages import (
     Confirmed,
     Denied,
     Greeting,
+    Heads,
     Hello,
     Message,
     Open,
@@ -36,10 +38,19 @@ from kvdist.ids import Incarnation, NodeId, Rank
 
 
 class WorkerHalf:
-    """See the module. `sends`: the owner's side sends bytes; else readers read by themselves."""
+    """See the module.
+
+    `sends`: whether an owner sends the bytes over that link; else its reader reads by itself.
+    """
 
     def __init__(
-        self, hello: Hello, rank: Rank, geometry: Geometry, settings: Settings, *, sends: bool
+        self,
+        hello: Hello,
+        rank: Rank,
+        geometry: Geometry,
+        settings: Settings,
+        *,
+        sends: Callable[[str], bool],
     ) -> None:
         self._out: list[WorkerEffect] = []
         #: What may be done: hello, and what follows for whom it was said to.
@@ -126,6 +137,10 @@ class WorkerHalf:
     ) -> list[Piece] | None:
         """Where bytes that a peer sends should land; None: refuse them."""
         return self.fetcher.place(peer, run, part, spans)
+
+    def heads_of(self, part: PartId) -> Heads:
+        """Which heads the bytes of a part are of: [first, last)."""
+        return self.fetcher.heads_of(part)
 
     def landed(self, part: PartId, spans: TokenSpans) -> None:
         """They have landed, all of them."""

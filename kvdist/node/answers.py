@@ -17,13 +17,18 @@ from kvdist.sched.sampling import TokenLogprobs
 Json: TypeAlias = dict[str, Any]
 
 
-def usage(num_prompt_tokens: int, num_cached_tokens: int, num_output_tokens: int) -> Json:
-    """Tokens, each once."""
+def usage(
+    num_prompt_tokens: int, num_cached_tokens: int, num_remote_tokens: int, num_output_tokens: int
+) -> Json:
+    """Tokens, each once; of the prompt's some were cached here, and some came from other nodes."""
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_output_tokens,
         "total_tokens": num_prompt_tokens + num_output_tokens,
-        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": num_cached_tokens,
+            "remote_tokens": num_remote_tokens,
+        },
     }
 
 

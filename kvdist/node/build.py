@@ -14,6 +14,7 @@ from kvdist.cache.traced import TracedKVCacheManager
 from kvdist.errors import ConfigError
 from kvdist.node.admissions import Admissions
 from kvdist.node.engine import Engine
+from kvdist.node.exchange import Exchange
 from kvdist.node.http import Api
 from kvdist.node.metrics import Metrics
 from kvdist.node.models import Models
@@ -55,21 +56,24 @@ class NodeSettings:
     drain_s: float = 30.0
 
 
+def build_config(settings: NodeSettings, capacity: Capacity) -> KVCacheConfig:
+    """Of the node's block manager. Raises: ConfigError."""
+    caching = settings.enable_prefix_caching and capacity.window is None  # nobody hears the same
+    return capacity.config(enable_caching=caching, watermark=settings.watermark)
+
+
 def build_engine(
-    settings: NodeSettings, capacity: Capacity, worker: Worker, trace: Sink | None = None
+    settings: NodeSettings,
+    capacity: Capacity,
+    worker: Worker,
+    trace: Sink | None = None,
+    exchange: Exchange | None = None,
 ) -> Engine:
     """An engine over `worker`, which has room for `capacity`; `trace` hears what happens.
 
     Raises: ConfigError.
     """
-    caching = settings.enable_prefix_caching and capacity.window is None  # nobody hears the same
-    config = KVCacheConfig(
-        num_blocks=capacity.num_blocks,
-        kv_cache_groups=capacity.groups,
-        max_model_len=capacity.max_model_len,
-        enable_caching=caching,
-        watermark=settings.watermark,
-    )
+    config = build_config(settings, capacity)
     limits = SchedulerConfig(
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_num_seqs=settings.max_num_seqs,
@@ -79,18 +83,19 @@ def build_engine(
     )
     hasher = BlockHasher(config.hash_block_size, settings.prefix_caching_hash_algo)
     recorder = Recorder(trace) if trace is not None else None
-    admissions, metrics = Admissions(), Metrics(settings.names[0])
+    admissions = Admissions() if exchange is None else exchange.admissions
+    metrics = Metrics(settings.names[0])
     scheduler = Scheduler(
         TracedKVCacheManager(config, recorder) if recorder else KVCacheManager(config),
         limits,
         admissions,
-        hasher if caching else None,
+        hasher if config.enable_caching else None,
         recorder,
     )
     if recorder is not None:
         recorder.note(began(secrets.token_hex(4), config))
     metrics.watch(scheduler)
-    return Engine(scheduler, admissions, worker, metrics, settings.max_queued)
+    return Engine(scheduler, admissions, worker, metrics, settings.max_queued, exchange)
 
 
 def build_api(

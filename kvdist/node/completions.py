@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from kvdist.cache import ExtraKeys
+from kvdist.connector.params import Lend, Source, read_params, write_params
 from kvdist.errors import InvalidRequest, KvdistError, RequestTooLarge
 from kvdist.node import answers
 from kvdist.node.answers import ChatShape, Gathered, Json, Shape, TextShape
@@ -27,7 +28,7 @@ from kvdist.node.schema import ChatCompletionRequest, CompletionRequest, Generat
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.events import EventStream
 from kvdist.web.failures import error_body
-from kvdist.web.reading import REQUEST_ID, read_body, status_of
+from kvdist.web.reading import REQUEST_ID, BadField, read_body, status_of
 
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +105,7 @@ class Completions:
                 f"this model's longest sequence is {room} tokens, and {longest} of the prompt with "
                 f"{max_new_tokens} of the completion are {longest + max_new_tokens}"
             )
+        wish = self._wish(body, prompts)
         return Job(
             request[REQUEST_ID],
             prompts,
@@ -111,7 +113,25 @@ class Completions:
             time.monotonic(),
             priority=body.priority,
             extra_keys=ExtraKeys(cache_salt=body.cache_salt),
+            kv_transfer_params=body.kv_transfer_params,
+            is_prefill=isinstance(wish, Lend),
+            is_streamed=isinstance(wish, Lend) and wish.transfer is not None,
         )
+
+    def _wish(self, body: Generation, prompts: Listing[list[int]]) -> Source | Lend | None:
+        """What is asked of the connector. Raises: InvalidRequest."""
+        wish = read_params(body.kv_transfer_params)
+        if wish is None:
+            return None
+        if self._engine.exchange is None:
+            raise BadField(
+                "this node exchanges no K/V with others (it has no --role)", "kv_transfer_params"
+            )
+        if len(prompts) > 1:
+            raise BadField("K/V are exchanged for one prompt a request", "kv_transfer_params")
+        if isinstance(wish, Lend) and (body.stream or (body.n or 1) > 1):
+            raise BadField("a prefill is one, and no stream", "kv_transfer_params")
+        return wish
 
     # -- answering -----------------------------------------------------------------------------
 
@@ -134,7 +154,11 @@ class Completions:
             gathered = [Gathered() for _ in choices]
             async for piece in pieces:
                 gathered[piece.index].add(piece)
-        return web.json_response(shape.whole(gathered, _usage(job, choices)))
+            whole = shape.whole(gathered, _usage(job, choices))
+            if job.is_prefill:
+                ticket = await self._engine.ticket(job)
+                whole["kv_transfer_params"] = None if ticket is None else write_params(ticket)
+        return web.json_response(whole)
 
     async def _pieces(self, job: Job, choices: list[Choice]) -> AsyncGenerator[Piece]:
         """All pieces of all choices, as they come. Raises: what `Engine.generate` does."""
@@ -183,4 +207,9 @@ class _Stream:
 
 def _usage(job: Job, choices: Listing[Choice]) -> Json:
     num_output_tokens = sum(choice.num_tokens for choice in choices)
-    return answers.usage(job.num_prompt_tokens, sum(job.num_cached_tokens), num_output_tokens)
+    return answers.usage(
+        job.num_prompt_tokens,
+        sum(job.num_cached_tokens),
+        sum(job.num_remote_tokens),
+        num_output_tokens,
+    )

@@ -71,7 +71,11 @@ class Compute:
         try:
             await self._worker.watch()
         except WorkerLost as lost:
-            self._lost = lost
+            self.lose(lost)
+
+    def lose(self, lost: WorkerLost) -> None:
+        """There is no worker any more, as somebody else has found out."""
+        self._lost = lost
         self.wake()
 
     async def _run(self, plan: StepPlan) -> None:

@@ -14,9 +14,11 @@ from contextlib import aclosing
 import structlog
 
 from kvdist import check
+from kvdist.connector.messages import Ticket
 from kvdist.errors import Unavailable, WorkerLost
 from kvdist.node.admissions import Admissions
 from kvdist.node.compute import Compute
+from kvdist.node.exchange import Exchange
 from kvdist.node.inbox import Inbox
 from kvdist.node.job import Job, News
 from kvdist.node.metrics import Metrics
@@ -40,8 +42,10 @@ class Engine:
         worker: Worker,
         metrics: Metrics,
         max_queued: int,
+        exchange: Exchange | None = None,
     ) -> None:
         self.scheduler = scheduler
+        self.exchange = exchange
         self.metrics = metrics
         self.outbox = Outbox(metrics)
         self.inbox = Inbox(self.outbox, max_queued)
@@ -51,12 +55,16 @@ class Engine:
         #: Why nothing is taken any more.
         self.lost: WorkerLost | None = None
         admissions.on_admitted = self._note_cached
+        if exchange is not None:
+            exchange.attach(scheduler, self.outbox, self._wake)
 
     # -- for those who ask ---------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
         """New work is taken."""
+        if self.exchange is not None and not self.exchange.is_ready:
+            return False
         return self._is_running and not self._is_draining and self.lost is None
 
     async def generate(self, job: Job) -> AsyncGenerator[News]:
@@ -68,12 +76,26 @@ class Engine:
             raise Unavailable(self._why_not())
         self.inbox.put(job, len(self.scheduler.roster.waiting))
         self.compute.wake()
+        has_ended = False
         try:
             async with aclosing(job.news()) as news:
                 async for item in news:
                     yield item
+            has_ended = True
         finally:
-            self._give_up(job)
+            if not has_ended:
+                self._give_up(job)
+
+    async def ticket(self, job: Job) -> Ticket | None:
+        """What the K/V of a prefill that has ended can be had for; None: there is nothing to fetch.
+
+        Raises: Unavailable.
+        """
+        try:
+            return await job.ticket()
+        except BaseException:
+            self.outbox.forget(job)
+            raise
 
     def stop(self, job: Job, index: int) -> None:
         """Sequence `index` of the job has met a stop string; its end is the last of its news."""
@@ -97,13 +119,14 @@ class Engine:
             return f"the worker is gone: {self.lost}"
         return "the node is draining" if self._is_draining else "the node has not begun yet"
 
-    def _note_cached(self, request_id: str, num_tokens: int) -> None:
+    def _note_cached(self, request_id: str, num_tokens: int, num_loaded: int) -> None:
         if found := self.outbox.find(request_id):
             job, index = found
             prompt, is_first = index // job.params.n, not index % job.params.n
-            self.metrics.admitted(len(job.prompts[prompt]), num_tokens)
+            self.metrics.admitted(len(job.prompts[prompt]), num_tokens, num_loaded)
             if is_first:  # the others find what it has computed, which is no gain of the client's
                 job.num_cached_tokens[prompt] = num_tokens
+                job.num_remote_tokens[prompt] = num_loaded
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -113,16 +136,30 @@ class Engine:
             async with asyncio.TaskGroup() as tasks:
                 self.compute = Compute(self._worker, tasks)
                 self._is_running = True
-                watching = tasks.create_task(self.compute.watch(), name="worker's watch")
+                beside = [tasks.create_task(self.compute.watch(), name="worker's watch")]
+                if self.exchange is not None:
+                    beside.append(tasks.create_task(self._exchange(self.exchange), name="links"))
                 await self._beat()
-                watching.cancel()
+                for task in beside:
+                    task.cancel()
         finally:
             self._is_running = False
             self._fail_all(Unavailable("the node has ended"))
 
+    async def _exchange(self, exchange: Exchange) -> None:
+        try:
+            await exchange.run()
+        except WorkerLost as lost:
+            self.compute.lose(lost)
+
     def drain(self) -> None:
         """Nothing new is taken; `run` ends when all that was taken has been answered."""
         self._is_draining = True
+        if self.exchange is not None:
+            self.exchange.drain()
+        self._wake()
+
+    def _wake(self) -> None:
         if self._is_running:
             self.compute.wake()
 
@@ -137,7 +174,8 @@ class Engine:
             self._fail_all(Unavailable(self._why_not()))
 
     def _idle(self) -> bool:
-        return self.scheduler.idle and not self.inbox
+        lends = self.exchange is not None and not self.exchange.is_idle
+        return self.scheduler.idle and not self.inbox and not lends
 
     def _check(self) -> None:
         """Levels 1 and 2: audit everything whenever there is nothing to do."""

@@ -48,8 +48,11 @@ class Inbox:
                 prompt,
                 job.params,
                 priority=job.priority,
+                prefill_only=job.is_prefill,
+                hold_whole_prompt=job.is_streamed,
                 extra_keys=job.extra_keys,
                 audio=audio,
+                kv_transfer_params=job.kv_transfer_params,
             )
             self._outbox.expect(job, [sequence.request_id for sequence in sequences])
 

@@ -6,10 +6,11 @@ Units:  tokens; times are seconds of a monotonic clock.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence as Listing
+from collections.abc import AsyncGenerator, Mapping, Sequence as Listing
 from dataclasses import dataclass, field
 
 from kvdist.cache import ExtraKeys
+from kvdist.connector.messages import Ticket
 from kvdist.errors import GenerationFailed, KvdistError
 from kvdist.ids import RequestId
 from kvdist.sched.audio import Audio
@@ -37,10 +38,18 @@ class Job:
     extra_keys: ExtraKeys = field(default_factory=ExtraKeys)
     #: One for each prompt, for a model that hears.
     audio: Listing[Audio] = ()
+    #: What the connector is asked for, as the client said it.
+    kv_transfer_params: Mapping[str, object] | None = None
+    #: Nothing is generated: the K/V of the prompt are for another node.
+    is_prefill: bool = False
+    #: Another node reads along while the prompt is computed (T11).
+    is_streamed: bool = False
     #: By index; empty before it is admitted.
     request_ids: list[RequestId] = field(default_factory=list)
     #: Tokens of each prompt that were found in the cache when it first ran.
     num_cached_tokens: list[int] = field(default_factory=list)
+    #: And those whose K/V came from other nodes.
+    num_remote_tokens: list[int] = field(default_factory=list)
     #: By index: when its latest token was told.
     last_token_s: dict[int, float] = field(default_factory=dict)
     #: Sequences that met a stop string, which the scheduler knows nothing of.
@@ -48,9 +57,11 @@ class Job:
     #: True when nobody waits for it any more.
     given_up: bool = False
     _news: asyncio.Queue[News | KvdistError] = field(default_factory=asyncio.Queue)
+    _tickets: asyncio.Queue[Ticket | KvdistError | None] = field(default_factory=asyncio.Queue)
 
     def __post_init__(self) -> None:
         self.num_cached_tokens = [0] * len(self.prompts)
+        self.num_remote_tokens = [0] * len(self.prompts)
 
     @property
     def num_choices(self) -> int:
@@ -69,6 +80,18 @@ class Job:
     def fail(self, error: KvdistError) -> None:
         """It ends here, and this is why."""
         self._news.put_nowait(error)
+        self._tickets.put_nowait(error)
+
+    def give(self, ticket: Ticket | None) -> None:
+        """A prefill's K/V can be had for this; None: there is nothing to fetch."""
+        self._tickets.put_nowait(ticket)
+
+    async def ticket(self) -> Ticket | None:
+        """Of a prefill that has ended, which gets one soon after. Raises: whatever ended it."""
+        ticket = await self._tickets.get()
+        if isinstance(ticket, KvdistError):
+            raise ticket
+        return ticket
 
     async def news(self) -> AsyncGenerator[News]:
         """All news until each sequence has ended.

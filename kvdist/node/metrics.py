@@ -69,7 +69,7 @@ class Metrics:
             ["model_name", "source"],
             registry=self._registry,
         )
-        for source in ("local_compute", "local_cache_hit"):
+        for source in ("local_compute", "local_cache_hit", "external_kv_transfer"):
             self._prompts.labels(model, source)
         self._prompt = Counter(
             "vllm:prompt_tokens", "Prompt tokens.", ["model_name"], registry=self._registry
@@ -96,12 +96,13 @@ class Metrics:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def admitted(self, num_prompt_tokens: int, num_cached_tokens: int) -> None:
-        """A sequence began, for the first time."""
+    def admitted(self, num_prompt_tokens: int, num_cached_tokens: int, num_loaded: int) -> None:
+        """A sequence began, for the first time; of its prompt so much was here, or came."""
         self._prompt.inc(num_prompt_tokens)
         self._prompts.labels(self._model, "local_cache_hit").inc(num_cached_tokens)
+        self._prompts.labels(self._model, "external_kv_transfer").inc(num_loaded)
         self._prompts.labels(self._model, "local_compute").inc(
-            num_prompt_tokens - num_cached_tokens
+            num_prompt_tokens - num_cached_tokens - num_loaded
         )
 
     def aborted(self, num_sequences: int) -> None:

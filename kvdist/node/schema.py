@@ -61,6 +61,8 @@ class Generation(_Strict):
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_KEY_BYTES)] | None = None
     priority: int = 0
+    #: For another node, or from one; see `kvdist.connector.params`.
+    kv_transfer_params: dict[str, Any] | None = None
 
     # Known, and not to be had here.
     logit_bias: dict[str, float] | None = None

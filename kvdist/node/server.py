@@ -5,15 +5,18 @@ Knows nothing of: routes, steps, models.
 """
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 from aiohttp import web
 
 from kvdist.node.build import NodeSettings, build_api
 from kvdist.node.engine import Engine
+from kvdist.node.registration import Registration, Replaced
 from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.listening import listen, signals
+from kvdist.web.membership import Member
 
 _log = structlog.get_logger(__name__)
 
@@ -22,9 +25,16 @@ _LAST_WORDS_S = 5.0
 
 
 async def serve(
-    settings: NodeSettings, engine: Engine, tokenizer: Tokenizer, speech: Speech | None = None
+    settings: NodeSettings,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    speech: Speech | None = None,
+    registration: Registration | None = None,
 ) -> None:
-    """Until it has drained or its worker is lost. Raises: WorkerLost; ConfigError."""
+    """Until it has drained, its worker is lost, or a later run of it is there.
+
+    Raises: WorkerLost; ConfigError; Replaced.
+    """
     api = build_api(settings, engine, tokenizer, speech)
     runner = web.AppRunner(
         api.app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S
@@ -35,7 +45,11 @@ async def serve(
         _log.info("listening", address=str(runner.addresses[0]), model=settings.names[0])
         async with asyncio.timeout(None) as deadline:
             with signals(engine.drain, deadline, settings.drain_s):
-                await engine.run()
+                if registration is None:
+                    await engine.run()
+                else:
+                    port = runner.addresses[0][1]
+                    await _run_registered(engine, registration, _introduced(settings, engine, port))
     except TimeoutError:
         _log.warning("requests were cut off", drain_s=settings.drain_s)
     finally:
@@ -43,3 +57,36 @@ async def serve(
     if engine.lost is not None:
         raise engine.lost
     _log.info("drained")
+
+
+async def _run_registered(
+    engine: Engine, registration: Registration, me: Callable[[], Member]
+) -> None:
+    """Raises: Replaced."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            registered = tasks.create_task(registration.run(me), name="registration")
+            await engine.run()
+            registered.cancel()
+    except* Replaced as replaced:
+        raise replaced.exceptions[0] from None
+
+
+def _introduced(settings: NodeSettings, engine: Engine, port: int) -> Callable[[], Member]:
+    exchange = engine.exchange
+    assert exchange is not None, "who is registered exchanges"
+
+    def me() -> Member:
+        told = exchange.settings
+        host = f"[{told.host}]" if ":" in told.host else told.host
+        return Member(
+            node_id=told.node_id,
+            incarnation=told.run,
+            role=told.role,
+            model=settings.names[0],
+            api=f"http://{host}:{port}",
+            control=exchange.control_address,
+            ready=engine.ready,
+        )
+
+    return me

@@ -48,14 +48,17 @@ class WorkerProcess:
         self._lost: WorkerLost | None = None
 
     @classmethod
-    async def start(cls, command: Listing[str]) -> "WorkerProcess":
-        """A process that has the socket as the descriptor that its last argument names."""
+    async def start(cls, command: Listing[str], more_fds: Listing[int] = ()) -> "WorkerProcess":
+        """A process that has the socket as the descriptor that its last argument names.
+
+        It has `more_fds`, too, under the same numbers.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         process = None
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *command, str(theirs.fileno()), pass_fds=[theirs.fileno()]
+                    *command, str(theirs.fileno()), pass_fds=[theirs.fileno(), *more_fds]
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:

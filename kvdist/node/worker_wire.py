@@ -145,6 +145,16 @@ class Capacity:
         """That of a worker which was set up with `config`."""
         return cls(config.num_blocks, config.kv_cache_groups, config.max_model_len)
 
+    def config(self, *, enable_caching: bool = True, watermark: float = 0.0) -> KVCacheConfig:
+        """Of a block manager for it. Raises: ConfigError."""
+        return KVCacheConfig(
+            num_blocks=self.num_blocks,
+            kv_cache_groups=self.groups,
+            max_model_len=self.max_model_len,
+            enable_caching=enable_caching,
+            watermark=watermark,
+        )
+
     def ready(self) -> Ready:
         """As a worker says it."""
         groups = tuple(map(_told, self.groups))

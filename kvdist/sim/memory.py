@@ -9,7 +9,7 @@ state lies in slot 0. Whoever reads a block for a peer may do so in two halves: 
 block's own list, no copy.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from typing import Final
 
 from kvdist.cache import BlockPool
@@ -35,8 +35,8 @@ class Memory:
             {head: [POISON] * num_slots for head in self.heads} for _ in range(num_blocks)
         ]
 
-    def cells(self, block_id: int, head: int) -> list[int]:
-        """The cells themselves, one a slot: who writes into the list writes into the memory."""
+    def cells(self, block_id: int, head: int) -> MutableSequence[int]:
+        """The cells themselves, one a slot: who writes into them writes into the memory."""
         return self._blocks[block_id][head]
 
     def copy(self, source: int, target: int) -> None:

@@ -18,11 +18,14 @@ from kvdist.sim.stub_worker import StubWorker
 
 
 class StubRunner:
-    """Says tokens below `vocabulary_size`."""
+    """Says tokens below `vocabulary_size`; its K/V are the numbers in `memory`."""
 
-    def __init__(self, config: KVCacheConfig, vocabulary_size: int) -> None:
-        num_slots = max(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
-        memory = Memory(config.num_blocks, num_slots)
+    def __init__(
+        self, config: KVCacheConfig, vocabulary_size: int, memory: Memory | None = None
+    ) -> None:
+        if memory is None:
+            num_slots = max(group.kv_cache_spec.block_size for group in config.kv_cache_groups)
+            memory = Memory(config.num_blocks, num_slots)
         self.worker = StubWorker(config, [memory], vocabulary_size=vocabulary_size)
         self._num_logprobs: dict[RequestId, int] = {}
 

@@ -65,7 +65,7 @@ class SimWorker:
             rank,
             node.geometry,
             cluster.settings,
-            sends=not cluster.one_sided,
+            sends=lambda _link: not cluster.one_sided,
         )
         #: By the owner's address.
         self._dialled: dict[str, DataLink] = {}

@@ -5,9 +5,10 @@ Knows nothing of: nodes, sockets.
 Units:  tokens, blocks and bytes, by name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from huggingface_hub import snapshot_download
@@ -21,10 +22,15 @@ from kvdist.worker import default_model
 from kvdist.worker.default_model import Progress
 from kvdist.worker.model import Model, load
 from kvdist.worker.runner import ModelRunner
+from kvdist.worker.weights import weights_digest
 
 #: Of what is free beside the weights on a GPU; the rest is for what a step computes.
 _SHARE_OF_GPU: Final = 0.8
 _CPU_BYTES: Final = 1 << 30
+
+
+#: Told how many bytes.
+Allocate: TypeAlias = Callable[[int], memoryview | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +59,15 @@ class Built:
     folder: Path
     #: What the model hears at a time; None: nothing.
     window: AudioWindow | None
+    #: Digest of the weights.
+    weights: str
 
 
-def build(settings: WorkerSettings, progress: Progress) -> Built:
-    """The model is loaded, memory for its K/V taken. Raises: ConfigError that says what to do."""
+def build(settings: WorkerSettings, progress: Progress, allocate: Allocate | None = None) -> Built:
+    """The model is loaded, memory for its K/V taken. Raises: ConfigError that says what to do.
+
+    `allocate`: gives memory that others share; None, or nothing given: the pool has its own.
+    """
     disable_progress_bar()  # whoever hears of our progress has one
     folder = _folder(settings.model, progress)
     progress("loading the weights", 0.5)
@@ -69,9 +80,13 @@ def build(settings: WorkerSettings, progress: Progress) -> Built:
             "model was made for: choose less"
         )
     num_blocks = settings.num_blocks or layout.num_blocks(_kv_bytes(settings, model))
-    runner = ModelRunner(model, layout, num_blocks)
+    memory = None
+    if allocate is not None and model.device.type == "cpu":
+        memory = allocate(num_blocks * layout.bytes_per_block)
+    runner = ModelRunner(model, layout, num_blocks, memory)
     window = model.hearing.window if model.hearing is not None else None
-    return Built(runner, num_blocks, layout.kv_cache_groups, longest, folder, window)
+    groups = layout.kv_cache_groups
+    return Built(runner, num_blocks, groups, longest, folder, window, weights_digest(folder))
 
 
 def _device(name: str) -> str:

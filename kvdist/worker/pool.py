@@ -29,27 +29,35 @@ class Page:
 
 
 class KVPool:
-    """Blocks 0 .. num_blocks - 1; 0 is the null block, which is written but never counts."""
+    """Blocks 0 .. num_blocks - 1; 0 is the null block, which is written but never counts.
 
-    def __init__(self, layout: KVCacheLayout, num_blocks: int, device: torch.device) -> None:
+    `memory`: whoever else may read or write it has it, too; else the pool has its own.
+    """
+
+    def __init__(
+        self,
+        layout: KVCacheLayout,
+        num_blocks: int,
+        device: torch.device,
+        memory: memoryview | None = None,
+    ) -> None:
         self.layout = layout
         self.num_blocks = num_blocks
-        try:
-            self.region = torch.zeros(
-                num_blocks, layout.bytes_per_block, dtype=torch.uint8, device=device
-            )
-        except RuntimeError as error:
-            size = num_blocks * layout.bytes_per_block
-            raise ConfigError(
-                f"{num_blocks} blocks take {size / 1e9:.1f} GB, which {device} doesn't have: "
-                "use fewer blocks, a shorter context or a smaller dtype"
-            ) from error
+        if memory is not None:
+            self.region = torch.frombuffer(memory, dtype=torch.uint8).view(num_blocks, -1)
+        else:
+            self.region = _zeros(num_blocks, layout.bytes_per_block, device)
         buffer_of = {name: i for i, names in enumerate(layout.buffers) for name in names}
         self.pages = {
             name: Page(GroupId(group_id), buffer_of[name])
             for group_id, group in enumerate(layout.kv_cache_groups)
             for name in group.layer_names
         }
+
+    @property
+    def memory(self) -> memoryview:
+        """All bytes, of a pool in this machine's memory."""
+        return memoryview(self.region.view(-1).numpy())  # type: ignore[arg-type]
 
     def elements(self, layer: str, dtype: torch.dtype) -> torch.Tensor:
         """All memory from the layer's first page on, flat: block b begins at b * `block_stride`."""
@@ -86,3 +94,14 @@ class KVPool:
         """These blocks are all zeros: what another kind of layer left there could be no number."""
         if block_ids:
             self.region[torch.tensor(block_ids, device=self.region.device)] = 0
+
+
+def _zeros(num_blocks: int, bytes_per_block: int, device: torch.device) -> torch.Tensor:
+    try:
+        return torch.zeros(num_blocks, bytes_per_block, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        size = num_blocks * bytes_per_block
+        raise ConfigError(
+            f"{num_blocks} blocks take {size / 1e9:.1f} GB, which {device} doesn't have: "
+            "use fewer blocks, a shorter context or a smaller dtype"
+        ) from error

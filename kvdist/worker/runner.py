@@ -28,9 +28,15 @@ from kvdist.worker.states import States
 class ModelRunner:
     """One rank of a node. A plan is executed as a whole, one after the other, in one thread."""
 
-    def __init__(self, model: Model, layout: KVCacheLayout, num_blocks: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        layout: KVCacheLayout,
+        num_blocks: int,
+        memory: memoryview | None = None,
+    ) -> None:
         self.model = model
-        self.pool = KVPool(layout, num_blocks, model.device)
+        self.pool = KVPool(layout, num_blocks, model.device, memory)
         self.rows = Rows(len(layout.kv_cache_groups), model.vocab_size)
         self._specs = [group.kv_cache_spec for group in layout.kv_cache_groups]
         self._builder = _call_builder(model, self.pool)

@@ -170,7 +170,7 @@ class FakeRemote:
             for block in table[:whole] if not (group.is_cross or group.is_state) else ():
                 if block:
                     for memory in self.memories:
-                        lent += [memory.cells(block, head).copy() for head in memory.heads]
+                        lent += [list(memory.cells(block, head)) for head in memory.heads]
         return lent
 
     def check_loans(self) -> None:

@@ -44,7 +44,8 @@ class Wire:
         geometry = Geometry((FULL,), 4)
         self.now = 0.0
         self.owner, self.reader = (
-            WorkerHalf(a_hello(node), Rank(0), geometry, Settings(), sends=sends) for node in "pd"
+            WorkerHalf(a_hello(node), Rank(0), geometry, Settings(), sends=lambda _link: sends)
+            for node in "pd"
         )
         self.heard: list[FromWorker] = []
         #: What hosts keep back: sends and reads that don't end by themselves.

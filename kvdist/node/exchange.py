@@ -1,0 +1,135 @@
+"""Chapters 4 and 7, "move" and "hand on": what the connector wants of this node.
+
+Owns:   the scheduler half, and its links to others.
+Knows nothing of: HTTP, what a block is for.
+"""
+
+import os
+from collections.abc import Callable
+
+from kvdist import errors
+from kvdist.cache import KVCacheConfig
+from kvdist.connector.effects import TicketReady, WorkerLost
+from kvdist.connector.geometry import Geometry
+from kvdist.connector.host import Loaded
+from kvdist.connector.messages import Blocks, Release, Ticket
+from kvdist.connector.scheduler_half import SchedulerHalf
+from kvdist.ids import BlockHash, LeaseId
+from kvdist.links.members import Members
+from kvdist.links.node_links import NodeLinks
+from kvdist.node.admissions import Admissions
+from kvdist.node.neighbours import ExchangeSettings, Neighbours
+from kvdist.node.outbox import Outbox
+from kvdist.sched.lending import Lending
+from kvdist.sched.scheduler import Scheduler
+
+_LEASE_BYTES = 16
+
+
+class _Holdings:
+    """`Lending`, whose scheduler is made after the half that asks it."""
+
+    lending: Lending
+
+    @property
+    def pool_blocks(self) -> int:
+        return self.lending.pool_blocks
+
+    @property
+    def longest_blocks(self) -> int:
+        return self.lending.longest_blocks
+
+    def lend(
+        self, hashes: tuple[BlockHash, ...], hash_block_size: int, most_blocks: int
+    ) -> tuple[Blocks, int] | None:
+        return self.lending.lend(hashes, hash_block_size, most_blocks)
+
+
+class Exchange:
+    """`admissions` is what the scheduler asks; `attach` says who does."""
+
+    def __init__(
+        self,
+        settings: ExchangeSettings,
+        config: KVCacheConfig,
+        neighbours: Neighbours,
+        members: Members,
+    ) -> None:
+        self.settings = settings
+        self._holdings = _Holdings()
+        self.half = SchedulerHalf(
+            settings.node_id,
+            settings.run,
+            Geometry.of(config),
+            settings.connector,
+            self._holdings,
+            lambda: LeaseId(os.urandom(_LEASE_BYTES)),
+            neighbours.fingerprint,
+        )
+        self._neighbours = neighbours
+        self._links = NodeLinks(
+            settings.node_id,
+            self.half,
+            members,
+            neighbours.transport,
+            neighbours.workers,
+            lambda: self._wake(),
+        )
+        self.admissions = Admissions(self.half, self._links.tell_time)
+        self._scheduler: Scheduler
+        self._outbox: Outbox
+        self._wake: Callable[[], None] = lambda: None
+
+    def attach(self, scheduler: Scheduler, outbox: Outbox, wake: Callable[[], None]) -> None:
+        """These are the node's. `wake`: there is more to do."""
+        self._scheduler, self._outbox, self._wake = scheduler, outbox, wake
+        self._holdings.lending = Lending(scheduler)
+
+    async def run(self) -> None:
+        """Until it is cancelled. Raises: errors.WorkerLost."""
+        try:
+            await self._links.run(self._neighbours.listener, self._neighbours.addresses)
+        except* errors.WorkerLost as lost:
+            raise errors.WorkerLost(str(lost.exceptions[0])) from lost
+
+    @property
+    def control_address(self) -> str:
+        """Where other nodes reach us."""
+        return self._neighbours.listener.address
+
+    @property
+    def is_ready(self) -> bool:
+        """See `SchedulerHalf.is_ready`."""
+        return self.half.is_ready
+
+    @property
+    def is_idle(self) -> bool:
+        """See `SchedulerHalf.is_idle`."""
+        return self.half.is_idle
+
+    def carry_out(self) -> None:
+        """All that follows from what was done and heard since. Raises: errors.WorkerLost."""
+        while effects := self._links.take():
+            for effect in effects:
+                match effect:
+                    case TicketReady(request_id, ticket):
+                        if not self._outbox.ticket(request_id, ticket) and ticket is not None:
+                            self.give_back(ticket)  # who asked has gone
+                    case WorkerLost(rank):
+                        raise errors.WorkerLost(f"worker {rank} doesn't answer")
+                    case _:
+                        if isinstance(effect, Loaded):
+                            self.admissions.loaded(effect.request_id)
+                        self._outbox.tell(self._scheduler.moved(effect))
+                        self._wake()  # blocks may be free now
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Nobody will come for it."""
+        self._links.tell_time()
+        self.half.from_node(self.settings.node_id, Release(ticket.lease, ticket.incarnation))
+        self._wake()
+
+    def drain(self) -> None:
+        """Lend nothing new."""
+        self._links.tell_time()
+        self.half.drain()

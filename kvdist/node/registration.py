@@ -1,0 +1,75 @@
+"""A node tells its registry that it is there, and hears who else is.
+
+Owns:   what the registry said last.
+Knows nothing of: what a registry does with it; links.
+Source: `kvdist.web.membership` has the fields and the routes.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from aiohttp import ClientError, ClientSession, ClientTimeout
+from pydantic import ValidationError
+
+from kvdist.errors import ConfigError
+from kvdist.ids import NodeId
+from kvdist.web.membership import BEAT_S, Member, Members
+
+_log = structlog.get_logger(__name__)
+
+_TIMEOUT = ClientTimeout(total=2 * BEAT_S)
+
+
+class Replaced(ConfigError):
+    """A later run of this node is there: this one has to end (T21)."""
+
+
+class Registration:
+    """It is also `kvdist.links.members.Members`."""
+
+    def __init__(self, registry: str, token: str | None = None) -> None:
+        self._nodes = f"{registry.rstrip('/')}/registry/nodes"
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._members: dict[NodeId, Member] = {}
+        self._is_heard = True
+
+    def control_address(self, node: NodeId) -> str | None:
+        """See `Members`."""
+        member = self._members.get(node)
+        return None if member is None else member.control
+
+    async def run(self, me: Callable[[], Member]) -> None:
+        """Tell it again and again what `me` says, until cancelled. Raises: Replaced."""
+        async with ClientSession(headers=self._headers, timeout=_TIMEOUT) as session:
+            try:
+                while True:
+                    await self._beat(session, me())
+                    await asyncio.sleep(BEAT_S)
+            except asyncio.CancelledError:
+                await self._leave(session, me())
+                raise
+
+    async def _beat(self, session: ClientSession, me: Member) -> None:
+        try:
+            async with session.post(self._nodes, json=me.model_dump()) as answer:
+                if answer.status == 409:
+                    raise Replaced(f"a later run of {me.node_id} is there")
+                answer.raise_for_status()
+                members = Members.model_validate_json(await answer.read())
+        except (ClientError, TimeoutError, ValidationError) as error:
+            if self._is_heard:
+                _log.warning("registry doesn't answer", registry=self._nodes, reason=str(error))
+            self._is_heard = False  # who was there is still believed to be
+            return
+        self._is_heard = True
+        self._members = {member.node_id: member for member in members.members}
+
+    async def _leave(self, session: ClientSession, me: Member) -> None:
+        try:
+            async with asyncio.timeout(1):
+                await session.delete(
+                    f"{self._nodes}/{me.node_id}", params={"incarnation": str(me.incarnation)}
+                )
+        except (ClientError, TimeoutError):
+            pass  # it finds out by itself
