@@ -22,7 +22,7 @@ from kvdist.connector.effects import (
 from kvdist.connector.fetcher import Fetcher
 from kvdist.connector.geometry import Geometry, Group
 from kvdist.connector.lender import Lender
-from kvdist.connector.local import Fetch, FromWorker, Grant, Revoke, ToWorker
+from kvdist.connector.local import Fetch, FromWorker, Grant, PartEnded, Revoke, ToWorker
 from kvdist.connector.messages import (
     MAX_TOKENS,
     Blocks,
@@ -214,6 +214,10 @@ class Reader(Node):
         match = self.borrower.match(self.requests[name], num_local_tokens)
         return None if match.pending else match.num_tokens
 
+    def refusal(self, name: RequestId, num_local_tokens: int = 0) -> str:
+        """Why it ends, since what it was promised won't come."""
+        return self.borrower.match(self.requests[name], num_local_tokens).refused
+
     def admit(self, name: RequestId, num_local_tokens: int = 0) -> list[Fetch]:
         """The request gets its blocks; what the workers have to bring."""
         external = self.match(name, num_local_tokens)
@@ -223,10 +227,12 @@ class Reader(Node):
         self.borrower.admitted(name, blocks, num_local_tokens, external)
         return [message for _, message in self.told_workers() if isinstance(message, Fetch)]
 
-    def end(self, fetches: Sequence[Fetch], failure: str = "") -> None:
+    def end(
+        self, fetches: Sequence[Fetch], failure: str = "", *, is_lease_gone: bool = False
+    ) -> None:
         """The workers say of these parts what became of them."""
         for fetch in fetches:
-            self.borrower.on_part_ended(fetch.part, failure)
+            self.borrower.on_part_ended(PartEnded(fetch.part, failure, is_lease_gone))
 
     def quiet(self, fetches: Sequence[Fetch]) -> None:
         """Nothing can land any more."""

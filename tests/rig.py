@@ -58,6 +58,8 @@ class Rig:
         self.perfect: dict[RequestId, list[int]] = {}
         self.heard: dict[RequestId, list[int]] = {}
         self.ended: dict[RequestId, SequenceStatus] = {}
+        #: Of those that ended with an error: why.
+        self.reasons: dict[RequestId, str] = {}
 
     def add(
         self,
@@ -154,6 +156,8 @@ class Rig:
             assert heard == self.perfect[name][: len(heard)], "a wrong token"
             if output.status.finished:
                 self.ended[name] = output.status
+                if output.reason:
+                    self.reasons[name] = output.reason
                 whole = heard == self.perfect[name]
                 assert whole or output.status in (
                     SequenceStatus.FINISHED_ABORTED,

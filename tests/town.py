@@ -11,6 +11,7 @@ from kvdist.cache import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 from kvdist.connector.settings import Settings
 from kvdist.ids import RequestId
 from kvdist.sched.budget import SchedulerConfig
+from kvdist.sched.plan import StepPlan
 from kvdist.sim.clients import Job, Way
 from kvdist.sim.cluster import Cluster, ClusterConfig
 from kvdist.sim.faults import Faults
@@ -176,6 +177,17 @@ class Town:
 
     def leases(self, node: str = "p") -> int:
         return len(self.node(node).half.lender.leases)
+
+    def computed(self, name: str, node: str = "d") -> int:
+        """Steps of a node that took part in a job's sequences."""
+        requests = self.cluster.clients.lives[name].requests
+        mine = {key[1] for key, which in requests.items() if which >= 0}
+        plans = [
+            entry.about
+            for entry in self.world.log
+            if isinstance(entry.about, StepPlan) and entry.actor.startswith(f"{node}#")
+        ]
+        return sum(turn.request_id in mine for plan in plans for turn in plan.scheduled)
 
     def num_external(self, node: str = "d") -> int:
         """Tokens that loads were admitted for."""

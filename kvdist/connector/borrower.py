@@ -6,21 +6,23 @@ Source: T2, T4, T6, T8, T11, T19, T20, T22, T25 of docs/protocol.md.
 """
 
 from collections import Counter
+from typing import Final
 
 from kvdist.connector import rules
 from kvdist.connector.content import digest
 from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
+from kvdist.connector.fallback import Fallback, Lack
 from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
+from kvdist.connector.groups import Groups
 from kvdist.connector.host import (
     NOTHING,
-    PENDING,
     KVRequest,
     Loaded,
     LoadFailed,
     LoadQuiet,
     Match,
 )
-from kvdist.connector.local import Cancel, Fetch
+from kvdist.connector.local import Cancel, Fetch, PartEnded
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
     MAX_LIST,
@@ -41,8 +43,10 @@ from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.pull import PULL
 from kvdist.connector.timers import Timers
+from kvdist.connector.waiting import Waiting
 from kvdist.connector.wants import (
     Claim,
+    Content,
     Pull,
     can_ask,
     content_of,
@@ -54,6 +58,8 @@ from kvdist.errors import InvalidRequest
 from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
 
 C, P = claims.State, pulls.State
+
+_ANEW: Final = "the owner has started anew"
 
 
 class Borrower:
@@ -84,13 +90,16 @@ class Borrower:
         #: The version that is spoken with each peer that said hello.
         self._versions: dict[NodeId, int] = {}
         self._pulls: dict[PullId, Pull] = {}
-        self._pull_of: dict[RequestId, Pull] = {}
-        #: Of those: whose own request has ended, and that go on for others (T20).
-        self._for_others: dict[PullId, Pull] = {}
-        #: Tokens that requests compute here because their pulls failed.
-        self._recomputing: dict[RequestId, int] = {}
+        #: By what they bring: pulls that haven't failed. One each: who wants the same waits (T20).
+        self._pulling: dict[Content, Pull] = {}
+        #: Requests by what they want.
+        self._wanting: Groups[Content] = Groups()
+        self._waiting = Waiting()
         self.timers: Timers[tuple[str, str]] = Timers()
         self.counts: Counter[str] = Counter()
+        self._fallback = Fallback(
+            settings, self.counts, self._waiting, self._pulling, geometry.resumes_anywhere
+        )
         self._do_claim = {
             claims.Effect.ASK: self._ask,
             claims.Effect.SEND_RELEASE: self._send_release,
@@ -108,6 +117,11 @@ class Borrower:
     def num_quarantined(self) -> int:
         """Blocks in which bytes of failed pulls may still land."""
         return sum(len(p.block_ids) for p in self._pulls.values() if p.machine.state is P.FAILING)
+
+    @property
+    def num_recomputing(self) -> int:
+        """Tokens that are being computed here because they didn't come."""
+        return self._fallback.num_tokens
 
     @property
     def num_open(self) -> int:
@@ -133,7 +147,10 @@ class Borrower:
             self._claims[name] = claim
         claim.wanting[request.request_id] = request
         self._claim_of[request.request_id] = claim
-        if claim.machine.state is C.ASKING and claim.tries == 0:
+        self._wanting.put(request.request_id, content_of(claim, request))
+        if claim.is_spent or claim.machine.state is C.RELEASING:
+            self._give_up(claim, claim.why or "its lease was given back")
+        elif claim.machine.state is C.ASKING and claim.tries == 0:
             if isinstance(source, Ticket):
                 self._take_ticket(claim, source)
             else:
@@ -142,20 +159,24 @@ class Borrower:
     def match(self, request: KVRequest, num_local_tokens: int) -> Match:
         """See `SchedulerHalf.match`."""
         claim = self._claim_of.get(request.request_id)
-        if claim is None or claim.node == self._node:
+        if claim is None:
+            return self._fallback.match(request, num_local_tokens)
+        if claim.node == self._node:
             return NOTHING  # what this very node holds is a local hit
         if claim.machine.state is not C.HELD:
-            waits = claim.machine.state in (C.ASKING, C.PULLING, C.ORPHANED)
-            return PENDING if waits else NOTHING
+            return self._waiting.wait(request.request_id, claim)
         num_tokens = self._loadable(claim, request, num_local_tokens)
-        if num_tokens and self._pull_of_same(claim, request) is not None:
-            return PENDING
+        same = self._pulling.get(content_of(claim, request))
+        if num_tokens and same is not None:
+            return self._waiting.wait(request.request_id, same)
         return Match(num_tokens)
+
+    def take_answered(self) -> list[RequestId]:
+        """See `SchedulerHalf.take_answered`."""
+        return self._waiting.take_answered()
 
     def _loadable(self, claim: Claim, request: KVRequest, num_local_tokens: int) -> int:
         assert claim.ticket is not None
-        if claim.failed_rounds >= self._settings.max_rounds:
-            return 0
         num_tokens = rules.may_resume(
             claim.ticket.resume_tokens,
             num_local_tokens,
@@ -164,57 +185,29 @@ class Borrower:
         )
         return num_tokens if num_tokens >= self._settings.min_pull_tokens else 0
 
-    def _pull_of_same(self, claim: Claim, request: KVRequest) -> Pull | None:
-        """A pull under way that brings the same content for somebody else (T20)."""
-        content = content_of(claim, request)
-        if content is None:
-            return None
-        under_way = (pull for pull in self._pulls.values() if pull.machine.state is P.PULLING)
-        return next((pull for pull in under_way if pull.content == content), None)
-
     def admitted(
         self, request_id: RequestId, blocks: Blocks, num_local_tokens: int, num_external: int
     ) -> None:
         """See `SchedulerHalf.admitted`."""
         claim = self._claim_of.get(request_id)
-        if claim is None:
-            return
-        if num_external:
+        if num_external and claim is not None:
             self._begin(claim, request_id, blocks, num_local_tokens, num_external)
-        else:
-            self._leave(claim, request_id)
+            return
+        self._fallback.admitted(request_id, num_local_tokens)
+        self._leave(request_id)
 
     def settled(self, request_id: RequestId, num_tokens: int) -> None:
         """What was recomputed is computed."""
-        if num_tokens >= self._recomputing.get(request_id, num_tokens + 1):
-            del self._recomputing[request_id]
+        self._fallback.settled(request_id, num_tokens)
 
     def finished(self, request_id: RequestId) -> None:
-        """A request has ended, however it did."""
-        self._recomputing.pop(request_id, None)
-        claim = self._claim_of.get(request_id)
-        if claim is None:
-            return
-        # Its blocks are the destination, and stay until the pull is over. Whoever else waits for
-        # the same content keeps it going.
-        if (pull := self._pull_of.get(request_id)) is not None:
-            self._for_others[pull.pull] = pull
-        self._leave(claim, request_id)
-        for pull in list(self._for_others.values()):
-            if rules.may_cancel(self._num_waiting(pull)):
-                del self._for_others[pull.pull]
-                pull.reason = pull.reason or "nobody wants it any more"
-                self._handle_pull(pull, pulls.Event.UNWANTED)
+        """A request has ended, however it did.
 
-    def _num_waiting(self, pull: Pull) -> int:
-        """Requests beside the pull's own that wait for its content."""
-        return len(pull.claim.wanting) + sum(
-            len(claim.wanting)
-            for claim in self._claims.values()
-            if claim.machine.state is C.HELD
-            and pull.content is not None
-            and pull.content in [content_of(claim, request) for request in claim.wanting.values()]
-        )
+        If it was loading, its blocks are the destination, and stay until the pull is over. Whoever
+        else waits for the same content keeps that going.
+        """
+        self._fallback.over(request_id)
+        self._leave(request_id)
 
     # -- from peers ----------------------------------------------------------------------------
 
@@ -243,10 +236,10 @@ class Borrower:
             if ticket is not None and not mine:  # what nobody wants goes back at once
                 self._out.append(SendToNode(peer, Release(ticket.lease, ticket.incarnation)))
         elif ticket is None:
-            self._handle_claim(claim, claims.Event.NOTHING)
+            self._handle_claim(claim, claims.Event.NOTHING, "the owner has nothing for it")
         elif ticket.node != peer or not self._geometry.shares_heads(ticket.num_ranks):
             self.counts["tickets that can't be used"] += 1
-            self._handle_claim(claim, claims.Event.NOTHING)
+            self._handle_claim(claim, claims.Event.NOTHING, "the owner's ticket can't be used")
         else:
             self.timers.cancel(("ask", claim.name))
             self._take_ticket(claim, ticket)
@@ -265,7 +258,7 @@ class Borrower:
         if claim is None:
             self.counts["unknown leases withdrawn"] += 1
         else:
-            self._handle_claim(claim, claims.Event.LOST)
+            self._handle_claim(claim, claims.Event.LOST, "the owner took its lease back")
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
         """That run of a node is there: all before it are over, and their leases (T5, T21)."""
@@ -276,7 +269,7 @@ class Borrower:
         for claim in list(self._claims.values()):
             ticket = claim.ticket
             if claim.node == peer and ticket is not None and ticket.incarnation < run:
-                self._handle_claim(claim, claims.Event.LOST)
+                self._handle_claim(claim, claims.Event.LOST, _ANEW)
 
     def peer_met(self, peer: NodeId, version: int) -> None:
         """Hello was said: what it can be asked is known."""
@@ -289,21 +282,25 @@ class Borrower:
         """Nothing can be had of it, and nothing is said to it."""
         self._versions.pop(peer, None)
         for claim in [c for c in self._claims.values() if c.node == peer]:
-            asking = claim.machine.state is C.ASKING
-            self._handle_claim(claim, claims.Event.NOTHING if asking else claims.Event.LOST)
+            event = claims.Event.NOTHING if claim.machine.state is C.ASKING else claims.Event.LOST
+            self._handle_claim(claim, event, "the owner's blocks are unlike ours")
 
     # -- from our workers ----------------------------------------------------------------------
 
-    def on_part_ended(self, part: PartId, failure: str) -> None:
+    def on_part_ended(self, message: PartEnded) -> None:
         """The verdict on a part."""
+        part = message.part
         pull = self._pulls.get(part.pull)
         if pull is None or part not in pull.parts or part in pull.ended:
             self.counts["verdicts twice"] += 1
             return
         pull.ended.add(part)
-        if failure:
-            pull.reason = pull.reason or failure
+        if message.failure:
+            pull.reason = pull.reason or message.failure
+            pull.claim.is_spent |= message.is_lease_gone
             self._handle_pull(pull, pulls.Event.PART_FAILED)
+            if pull.claim.is_spent:
+                self._give_up(pull.claim, pull.reason)
         elif pull.machine.state is P.PULLING and rules.all_parts(len(pull.ended), len(pull.parts)):
             self._handle_pull(pull, pulls.Event.ALL_GOOD)
 
@@ -326,9 +323,8 @@ class Borrower:
             elif (claim := self._claims.get(name)) is not None:
                 self.counts["questions that weren't answered in time"] += claim.tries > 1
                 again = claim.tries < self._settings.tries
-                self._handle_claim(
-                    claim, claims.Event.UNANSWERED if again else claims.Event.GAVE_UP
-                )
+                event = claims.Event.UNANSWERED if again else claims.Event.GAVE_UP
+                self._handle_claim(claim, event, "the owner doesn't answer")
 
     def _renew(self) -> None:
         """One message a peer, with every lease that is still wanted (T22)."""
@@ -344,16 +340,40 @@ class Borrower:
 
     # -- what claims do ------------------------------------------------------------------------
 
-    def _handle_claim(self, claim: Claim, event: claims.Event) -> None:
+    def _handle_claim(self, claim: Claim, event: claims.Event, why: str = "") -> None:
+        claim.why = claim.why or why
+        before = claim.machine.state
         for effect in claim.machine.handle(event):
             self._do_claim[effect](claim)
+        if (
+            claim.machine.state is C.ORPHANED
+            and claim.pull
+            and claim.pull.machine.state is P.FAILING
+        ):
+            self._give_up(claim, claim.why)  # there won't be another round
+        if claim.machine.state is not before:
+            self._waiting.wake(claim)
+
+    def _give_up(self, claim: Claim, why: str) -> None:
+        """Nothing more comes by this claim: whoever still wants it has to do without (caps)."""
+        claim.is_spent, claim.why = True, why
+        for name, request in claim.wanting.items():
+            del self._claim_of[name]
+            if claim.node == self._node:
+                continue  # what it held was a local hit
+            promised = claim.ticket.resume_tokens if claim.ticket else request.num_tokens - 1
+            self._fallback.lost(Lack(request, promised, content_of(claim, request), why))
+        claim.wanting.clear()
+        self._waiting.wake(claim)
 
     def _take_ticket(self, claim: Claim, ticket: Ticket) -> None:
         claim.ticket, claim.tries = ticket, 0
+        for request in claim.wanting.values():
+            self._wanting.put(request.request_id, content_of(claim, request))
         self._by_lease[key_of(ticket)] = claim
         self._handle_claim(claim, claims.Event.TICKET)
         if self._runs.get(claim.node, ticket.incarnation) > ticket.incarnation:
-            self._handle_claim(claim, claims.Event.LOST)  # it was held back until its run was over
+            self._handle_claim(claim, claims.Event.LOST, _ANEW)  # it was held back on its way
             return
         # The first renewal goes at once: its way here may have been long.
         self._out.append(SendToNode(claim.node, Renew((ticket.lease,))))
@@ -390,15 +410,24 @@ class Borrower:
         self._by_number.pop(claim.number, None)
         if claim.ticket is not None and self._by_lease.get(key_of(claim.ticket)) is claim:
             del self._by_lease[key_of(claim.ticket)]
-        for request_id in claim.wanting:
-            self._claim_of.pop(request_id, None)
+        if claim.ticket is not None or isinstance(claim.source, ByTransfer):
+            self._give_up(claim, claim.why)
+        for request_id in claim.wanting:  # a hint was wrong: they are as others are
+            del self._claim_of[request_id]
 
-    def _leave(self, claim: Claim, request_id: RequestId) -> None:
-        """A request needs the claim no more; the last one ends it."""
-        claim.wanting.pop(request_id, None)
-        self._claim_of.pop(request_id, None)
-        if not claim.wanting and claim.machine.state in (C.ASKING, C.HELD):
-            self._handle_claim(claim, claims.Event.UNWANTED)
+    def _leave(self, request_id: RequestId) -> None:
+        """A request needs nothing of others any more; the last one ends its claim, and its pull."""
+        self._waiting.drop(request_id)
+        content = self._wanting.drop(request_id)
+        claim = self._claim_of.pop(request_id, None)
+        if claim is not None:
+            del claim.wanting[request_id]
+            if not claim.wanting and claim.machine.state in (C.ASKING, C.HELD):
+                self._handle_claim(claim, claims.Event.UNWANTED)
+        pull = self._pulling.get(content) if content is not None else None
+        if pull is not None and rules.may_cancel(len(self._wanting.members(pull.content))):
+            pull.reason = pull.reason or "nobody wants it any more"
+            self._handle_pull(pull, pulls.Event.UNWANTED)
 
     # -- what pulls do -------------------------------------------------------------------------
 
@@ -423,37 +452,32 @@ class Borrower:
             frozenset(fetch.part for fetch in fetches),
             content_of(claim, claim.wanting[request_id]),
         )  # fmt: skip
-        self._pulls[number] = self._pull_of[request_id] = pull
+        self._pulls[number] = self._pulling[pull.content] = claim.pull = pull
         self._handle_claim(claim, claims.Event.PULL)
         self._out += [SendToWorker(fetch.part.reader, fetch) for fetch in fetches]
 
     def _handle_pull(self, pull: Pull, event: pulls.Event) -> None:
         for effect in pull.machine.handle(event):
             self._do_pull[effect](pull)
+        if pull.machine.state is not P.PULLING and self._pulling.get(pull.content) is pull:
+            del self._pulling[pull.content]
+            self._waiting.wake(pull)
 
     def _say_loaded(self, pull: Pull) -> None:
         self._out.append(Loaded(pull.request_id))
 
     def _say_failed(self, pull: Pull) -> None:
         self.counts["pulls that failed"] += 1
-        pull.claim.failed_rounds += 1
-        again = self._goes_on(pull)
+        claim = pull.claim
+        # A pull that was cancelled is no failed one.
+        claim.failed_rounds += bool(self._wanting.members(pull.content))
+        is_wanted = pull.request_id in claim.wanting
+        is_lost = claim.is_spent or claim.machine.state is C.ORPHANED
+        if is_lost or claim.failed_rounds >= self._settings.max_rounds:
+            self._give_up(claim, claim.why or pull.reason)
+        # It goes on by another round, or by computing; or not at all.
+        again = is_wanted and self._fallback.goes_on(pull.request_id, pull.num_tokens)
         self._out.append(LoadFailed(pull.request_id, pull.reason, again))
-
-    def _goes_on(self, pull: Pull) -> bool:
-        """Whether a request whose pull failed goes on: by another round, or by computing (caps)."""
-        if pull.request_id not in pull.claim.wanting:
-            return False
-        if pull.claim.failed_rounds < self._settings.max_rounds:
-            return True
-        if self._settings.on_failure == "fail":
-            return False
-        total = sum(self._recomputing.values()) + pull.num_tokens
-        if total > self._settings.max_recompute_tokens:
-            self.counts["recomputations over the limit"] += 1
-            return False
-        self._recomputing[pull.request_id] = pull.num_tokens
-        return True
 
     def _cancel_parts(self, pull: Pull) -> None:
         for part in sorted(pull.parts - pull.ended, key=lambda part: (part.reader, part.owner)):
@@ -465,14 +489,13 @@ class Borrower:
     def _end_claim(self, pull: Pull) -> None:
         assert pull.machine.state in (P.LOADED, P.OVER)
         del self._pulls[pull.pull]
-        self._for_others.pop(pull.pull, None)
-        if self._pull_of.get(pull.request_id) is pull:
-            del self._pull_of[pull.request_id]
         claim = pull.claim
+        claim.pull = None
+        if pull.machine.state is P.LOADED and pull.request_id in claim.wanting:
+            del claim.wanting[pull.request_id], self._claim_of[pull.request_id]
+            self._wanting.drop(pull.request_id)
         self._handle_claim(claim, claims.Event.PULL_OVER)
-        if pull.machine.state is P.LOADED:
-            self._leave(claim, pull.request_id)
-        elif claim.machine.state is C.HELD and not claim.wanting:
+        if claim.machine.state is C.HELD and not claim.wanting:
             self._handle_claim(claim, claims.Event.UNWANTED)
 
     # -- small things --------------------------------------------------------------------------

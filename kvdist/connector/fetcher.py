@@ -35,6 +35,7 @@ from kvdist.connector.messages import (
     StillReading,
     TokenSpan,
     TokenSpans,
+    Why,
     WorkerMessage,
 )
 from kvdist.connector.settings import Settings
@@ -61,6 +62,8 @@ class _Part:
     tries: int = 0
     level: int = 0
     failure: str = ""
+    #: The owner serves its lease no more.
+    is_lease_gone: bool = False
     #: A one-sided read is under way: one at a time, so that none is skipped.
     is_reading: bool = False
     #: Something has landed since progress was last reported.
@@ -126,6 +129,9 @@ class Fetcher:
         """The owner doesn't serve it, or not to its end; or the bytes are worthless."""
         part = self._parts.get(message.part)
         if part is not None and part.fetch.owner == peer:  # a later run of it may say so too
+            # A confirm is denied for the sake of its hold alone; the lease may stand.
+            before = part.machine.state in (State.OPENING, State.LANDING)
+            part.is_lease_gone |= message.why is Why.GONE and before
             self._fail(part, Event.DENIED, f"the owner says {message.why.name.lower()}")
 
     def on_confirmed(self, peer: NodeId, run: Incarnation, message: Confirmed) -> None:
@@ -269,7 +275,8 @@ class Fetcher:
                 self._out.append(SendToOwnNode(PartEnded(fetch.part, "")))
             case Effect.REPORT_FAILED:
                 assert part.machine.state is not State.GOOD
-                self._out.append(SendToOwnNode(PartEnded(fetch.part, part.failure or "failed")))
+                ended = PartEnded(fetch.part, part.failure or "failed", part.is_lease_gone)
+                self._out.append(SendToOwnNode(ended))
             case Effect.REPORT_QUIET:
                 self._end(part)
 

@@ -83,6 +83,9 @@ class Match:
     num_tokens: int = 0
     #: True: not known yet, or somebody else is loading the same. It waits and holds nothing.
     pending: bool = False
+    #: Why it ends with an error, since what was to be loaded won't come, and isn't to be computed
+    #: here either; empty: it doesn't.
+    refused: str = ""
 
 
 NOTHING: Final = Match()

@@ -99,6 +99,8 @@ class PartEnded:
     part: PartId
     #: Empty: the bytes are there and confirmed.
     failure: str
+    #: The owner serves this lease no more: another round can't go better.
+    is_lease_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,14 @@ class SchedulerHalf:
             self.borrower.arrived(request, wish)
 
     def match(self, request: KVRequest, num_local_tokens: int) -> Match:
-        """What can be loaded after so many local tokens. Changes nothing; may be asked often."""
+        """What can be loaded after so many local tokens. May be asked often; whoever has to wait
+        need not be asked again before `take_answered` names it.
+        """
         return self.borrower.match(request, num_local_tokens)
+
+    def take_answered(self) -> list[RequestId]:
+        """Requests that were told to wait, and may be told more now; each is named once."""
+        return self.borrower.take_answered()
 
     def admitted(
         self,
@@ -230,7 +236,7 @@ class SchedulerHalf:
             case Revoked():
                 self.lender.on_revoked(rank, message.lease)
             case PartEnded():
-                self.borrower.on_part_ended(message.part, message.failure)
+                self.borrower.on_part_ended(message)
             case PartQuiet():
                 self.borrower.on_part_quiet(message.part)
 

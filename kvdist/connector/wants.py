@@ -5,6 +5,7 @@ Knows nothing of: why they change.
 """
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kvdist.connector.host import KVRequest
 from kvdist.connector.machine import Machine
@@ -12,6 +13,9 @@ from kvdist.connector.messages import MAX_LIST, Borrow, PartId, Stream, Ticket, 
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
+
+#: What K/V are of: the hash of the last whole block; where there is none, the name of a claim.
+Content: TypeAlias = bytes | str
 
 
 @dataclass(eq=False, slots=True)
@@ -29,8 +33,12 @@ class Claim:
     #: Of the question asked by hash.
     number: int = 0
     tries: int = 0
-    #: Pulls that have failed.
+    #: Pulls that have failed; the one that is under way, or not quiet yet.
     failed_rounds: int = 0
+    pull: "Pull | None" = None
+    #: Nothing will be pulled by it any more, and why.
+    is_spent: bool = False
+    why: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,8 +53,7 @@ class Pull:
     num_tokens: int
     block_ids: list[BlockId]
     parts: frozenset[PartId]
-    #: The hash of what it brings; None: less than a whole block.
-    content: bytes | None
+    content: Content
     ended: set[PartId] = field(default_factory=set)
     quiet: set[PartId] = field(default_factory=set)
     reason: str = ""
@@ -81,11 +88,9 @@ def hashes_of(claim: Claim, run: Incarnation) -> Borrow | None:
     return Borrow(PullId(claim.number), run, hashes, request.hash_block_size)
 
 
-def content_of(claim: Claim, request: KVRequest) -> bytes | None:
-    """What a pull of this claim would bring: the hash of the last whole block; None: no whole
-    block, or not known yet.
-    """
+def content_of(claim: Claim, request: KVRequest) -> Content:
+    """What a pull of this claim would bring."""
     if claim.ticket is None or not request.hash_block_size:
-        return None
+        return claim.name
     count = claim.ticket.resume_tokens // request.hash_block_size
-    return request.block_hashes[count - 1] if 0 < count <= len(request.block_hashes) else None
+    return request.block_hashes[count - 1] if 0 < count <= len(request.block_hashes) else claim.name

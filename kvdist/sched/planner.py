@@ -141,6 +141,8 @@ class Planner:
 
     def _plan_others(self, planning: Planning) -> None:
         """In order; only who waits for a remote cache, or for a place among loads, is passed."""
+        for request_id in self._remote_cache.take_answered():
+            self._waiting.ask_again(request_id)
         for sequence in self._waiting.others:
             if self._alone and not self._has_place(planning):
                 return
@@ -161,14 +163,18 @@ class Planner:
         return planning.num_tokens_left > 0 and len(self._roster.running) < self._max_num_seqs
 
     def _match(self, sequence: Sequence, hit: CacheHit) -> int | None:
-        """External tokens to be loaded; None: not known yet."""
+        """External tokens to be loaded; None: not known yet, or it has ended for want of them."""
         request, num_local_tokens = sequence.request, hit.num_tokens
-        if num_local_tokens % self._manager.config.scheduler_block_size:
-            return 0  # a block can't be copied from here and loaded from there
         if sequence.num_encoder_tokens:
             return 0  # what depends on an encoder's input is nobody else's
         match = self._remote_cache.match(request, num_local_tokens)
+        if match.refused:
+            self._roster.end(sequence, SequenceEvent.ERROR, reason=match.refused)
+            return None
+        if num_local_tokens % self._manager.config.scheduler_block_size:
+            return 0  # a block can't be copied from here and loaded from there
         if match.pending:
+            self._waiting.wait_for_answer(sequence)
             return None
         most = request.num_tokens - (not self._loads_whole) - num_local_tokens
         return max(0, min(match.num_tokens, most))

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kvdist.cache import Request
 from kvdist.connector.host import NOTHING, BlockTables, Match
-from kvdist.ids import BlockId
+from kvdist.ids import BlockId, RequestId
 
 
 class RemoteCache(Protocol):
@@ -29,7 +29,12 @@ class RemoteCache(Protocol):
         """
 
     def match(self, request: Request, num_local_tokens: int) -> Match:
-        """What can be loaded after so many local tokens. Changes nothing; may be asked often."""
+        """What can be loaded after so many local tokens. May be asked often; whoever has to wait
+        need not be asked again before `take_answered` names it.
+        """
+
+    def take_answered(self) -> Listing[RequestId]:
+        """Requests that were told to wait, and may be told more now; each is named once."""
 
     def admitted(
         self,
@@ -79,6 +84,10 @@ class NoRemoteCache:
     def match(self, request: Request, num_local_tokens: int) -> Match:
         """See `RemoteCache.match`."""
         return NOTHING
+
+    def take_answered(self) -> Listing[RequestId]:
+        """See `RemoteCache.take_answered`."""
+        return ()
 
     def admitted(
         self,

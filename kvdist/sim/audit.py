@@ -19,6 +19,7 @@ def audit_node(node: "SimNode", level: int) -> None:
     if ledger.total != manager.config.num_blocks - 1:
         raise InvariantViolation(f"{ledger} of {manager.config.num_blocks - 1} blocks")
     _audit_leases(node)
+    _audit_policy(node)
     _audit_contents(node)
     if level >= 2:
         manager.check()
@@ -35,6 +36,14 @@ def _audit_leases(node: "SimNode") -> None:
         for grant in worker.half.server.granted_blocks():
             if grant and not blocks[grant].ref_cnt:
                 raise InvariantViolation(f"block {grant}, free, may be served by {worker.name}")
+
+
+def _audit_policy(node: "SimNode") -> None:
+    """Tokens are recomputed only as far as the policy allows."""
+    settings = node.cluster.settings
+    most = settings.max_recompute_tokens if settings.on_failure == "recompute" else 0
+    if node.half.borrower.num_recomputing > most:
+        raise InvariantViolation(f"{node.half.borrower.num_recomputing} tokens are recomputed")
 
 
 def _audit_contents(node: "SimNode") -> None:

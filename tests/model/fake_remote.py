@@ -56,6 +56,9 @@ class FakeRemote:
     #: Sequences that a peer reads along.
     reading: set[str] = field(default_factory=set)
     loads: dict[str, Load] = field(default_factory=dict)
+    #: Who was told to wait; and who may not compute what it lacks, and why.
+    waiting: dict[str, None] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
     loans: list[Loan] = field(default_factory=list)
     #: (call, id, number), in order.
     calls: list[tuple[str, str, int]] = field(default_factory=list)
@@ -66,8 +69,17 @@ class FakeRemote:
         self.calls.append(("match", request.request_id, num_local_tokens))
         total = self.offers.get(request.request_id, 0)
         if total is None:
+            self.waiting[request.request_id] = None
             return PENDING
+        if request.request_id in self.refusals:
+            return Match(refused=self.refusals[request.request_id])
         return Match(total - num_local_tokens) if total > num_local_tokens else NOTHING
+
+    def take_answered(self) -> list[str]:
+        answered = [name for name in self.waiting if self.offers.get(name, 0) is not None]
+        for name in answered:
+            del self.waiting[name]
+        return answered
 
     def admitted(
         self,

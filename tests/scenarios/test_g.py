@@ -2,6 +2,8 @@
 
 import pytest
 
+from kvdist.sched.budget import SchedulerConfig
+from kvdist.sim.clients import Way
 from tests.make import full, mamba
 from tests.town import Town, prompt
 
@@ -41,6 +43,49 @@ def test_g3(policy: str) -> None:
     assert town.ended(failing)[0] in ("right", "the link was lost", "the read failed")
     assert (town.ended(failing) == ["right"]) == (policy == "recompute")
     town.finish(town.come(), town.come())
+    town.rest()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_g3_of_several(seed: int) -> None:
+    """Three share one pull, which fails: nobody computes where requests are to fail."""
+    town = Town(seed=seed, on_failure="fail", max_rounds=1)
+    name = town.come(n=3)
+    town.until(town.is_pulling)
+    town.links[0].cut_from_outside()
+    town.until(lambda: town.is_over(name))
+    (how,) = set(town.ended(name))
+    assert how in ("right", "the link was lost", "the read failed")
+    assert how == "right" or town.computed(name) == 0
+    town.rest()
+
+
+@pytest.mark.parametrize("way", ["ticket", "stream"])
+def test_g3_without_a_pull(way: Way) -> None:
+    """The owner dies before anything is pulled: that is a failure as any other."""
+    town = Town(on_failure="fail", scheduler=SchedulerConfig(max_num_batched_tokens=4))
+    name = town.come(way=way, answer_delay=5.0)
+    town.until(town.leases if way == "ticket" else lambda: town.sequence_of(name) is not None)
+    town.run(0.01 if way == "ticket" else 0.0)
+    town.kill("p")
+    town.until(lambda: town.is_over(name))
+    assert "right" not in town.ended(name)
+    assert town.computed(name) == 0
+    town.rest()
+
+
+def test_as_many_recompute_as_may() -> None:
+    """P1: of two prompts whose owner has gone one is computed, for all that have it; the other
+    fails.
+    """
+    town = Town(max_recompute_tokens=16)
+    names = [town.come(prompt(i), n=2, answer_delay=5.0) for i in (1, 2)]
+    town.until(lambda: town.leases() == 2)
+    town.run(0.01)
+    town.kill("p")
+    town.until(lambda: town.is_over(*names))
+    assert sorted(map(set, map(town.ended, names)), key=str)[-1] == {"right"}
+    assert len([how for how in town.ended(*names) if how == "right"]) in (2, 4)
     town.rest()
 
 

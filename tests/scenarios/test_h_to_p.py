@@ -89,7 +89,7 @@ def test_k6() -> None:
 
     def again() -> None:
         for part in parts:
-            town.d.half.borrower.on_part_ended(part, "")
+            town.d.half.borrower.on_part_ended(PartEnded(part, ""))
             town.d.half.borrower.on_part_quiet(part)
 
     town.d.do(again)

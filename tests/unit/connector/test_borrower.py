@@ -6,7 +6,7 @@ import pytest
 
 from kvdist.connector.effects import SendToNode
 from kvdist.connector.host import Loaded, LoadFailed, LoadQuiet
-from kvdist.connector.local import Cancel, Fetch
+from kvdist.connector.local import Cancel, Fetch, PartEnded
 from kvdist.connector.messages import (
     MAX_LIST,
     Borrow,
@@ -446,7 +446,7 @@ def test_c3_and_k6() -> None:
     reader.end(fetches)
     reader.end(fetches, "gone")
     reader.quiet(fetches)
-    reader.borrower.on_part_ended(a_part(99), "")
+    reader.borrower.on_part_ended(PartEnded(a_part(99), ""))
     reader.borrower.on_part_quiet(a_part(99))
     assert reader.news() == []
     assert reader.borrower.counts["verdicts twice"] == 3

@@ -402,3 +402,23 @@ def test_a_later_body_lands_first() -> None:
     assert fetching.said() == []
     fetching.fetcher.landed(fetching.part, ((0, 8),))
     assert [type(message) for message in fetching.said()] == [Confirm]
+
+
+@pytest.mark.parametrize(
+    ("fetching", "why", "is_gone"),
+    [
+        (Fetching, Why.GONE, True),
+        (landing, Why.GONE, True),
+        (confirming, Why.GONE, False),
+        (Fetching, Why.TAKEN, False),
+        (Fetching, Why.REFUSED, False),
+    ],
+)
+def test_when_it_is_the_lease_that_has_gone(
+    fetching: Callable[[], Fetching], why: Why, is_gone: bool
+) -> None:
+    """A confirm is denied for the sake of its hold: another round may go better."""
+    one = fetching()
+    one.fetcher.on_denied("p", Denied(one.part, why))
+    (ended,) = [m for m in one.reported() if isinstance(m, PartEnded)]
+    assert ended.is_lease_gone == is_gone

@@ -149,7 +149,7 @@ def test_reading_along(wire: Wire) -> None:
 
 def test_nothing_was_granted(wire: Wire) -> None:
     wire.fetch()
-    assert wire.heard == [PartEnded(a_part(), "the owner says gone"), PartQuiet(a_part())]
+    assert wire.heard == [PartEnded(a_part(), "the owner says gone", True), PartQuiet(a_part())]
 
 
 def test_a_reader_that_goes_away(wire: Wire) -> None:

@@ -162,7 +162,7 @@ def test_hits_inside_a_block_are_copied_and_nothing_is_loaded_behind_them() -> N
     plan = rig.plan()
     assert plan is not None and plan.scheduled[0].num_computed_tokens == 12
     assert plan.block_copies
-    assert ("match", "client-2", 12) not in remote.calls
+    assert ("admitted", "client-2", 0) in remote.calls
     rig.run_to_the_end()
 
 
@@ -233,6 +233,65 @@ def test_who_is_not_known_yet_is_passed_and_holds_nothing() -> None:
     assert rig.manager.get_block_ids(pending.request_id) == ([],)
     remote.offers.clear()
     rig.run_to_the_end()
+
+
+def test_who_is_not_known_yet_is_not_asked_at_each_step() -> None:
+    """However many they are: a step costs the same beside them."""
+    waiting = [f"client-{i}" for i in range(1, 51)]
+    remote = FakeRemote(offers=dict.fromkeys(waiting))
+    rig = node(60, remote=remote)
+    for i in range(50):
+        rig.add([i] * 9, max_new_tokens=1)
+    rig.add([99] * 9, max_new_tokens=9)
+    while not rig.ended:
+        rig.step()
+    asked = [name for call, name, _ in remote.calls if call == "match" and name in waiting]
+    assert asked == waiting, "once each, by the first step"
+    del remote.offers["client-7"]
+    while len(rig.ended) < 2:
+        rig.step()
+    assert [call for call in remote.calls if call[:2] == ("match", "client-7")][1:], "asked again"
+    remote.offers.clear()
+    rig.run_to_the_end()
+
+
+def test_who_waits_for_an_answer_can_go_away() -> None:
+    remote = FakeRemote(offers={"client-1": None})
+    rig = node(remote=remote)
+    (sequence,) = rig.add([1] * 9)
+    assert rig.plan() is None and not rig.scheduler.idle
+    assert rig.abort(sequence)
+    remote.offers.clear()
+    assert rig.plan() is None and rig.scheduler.idle
+
+
+def test_who_is_refused_ends_and_is_passed() -> None:
+    remote = FakeRemote(refusals={"client-1": "the owner says gone"})
+    rig = node(remote=remote)
+    refused, other = rig.add([1] * 9)[0], rig.add([2] * 3)[0]
+    assert list(scheduled(rig.plan())) == names(other)
+    assert rig.ended == {refused.request_id: SequenceStatus.FINISHED_ERROR}
+    assert rig.reasons == {refused.request_id: "the owner says gone"}
+    rig.run_to_the_end()
+
+
+def test_nobody_is_left_when_all_are_refused() -> None:
+    remote = FakeRemote(refusals={"client-1": "the owner says gone"})
+    rig = node(remote=remote)
+    rig.add([1] * 9)
+    assert rig.plan() is None
+    assert rig.scheduler.idle
+
+
+def test_a_refusal_holds_where_a_hit_ends_inside_a_block() -> None:
+    remote = FakeRemote(refusals={"client-2": "the owner says gone"})
+    rig = node(20, full(4), mamba(8), remote=remote, enable_partial_hits=True)
+    rig.add([1] * 14)
+    while not rig.ended:
+        rig.step()
+    rig.add([1] * 13 + [2] * 4)
+    assert rig.plan() is None
+    assert rig.ended["client-2"] is SequenceStatus.FINISHED_ERROR
 
 
 def test_a_load_runs_when_its_bytes_are_there() -> None:

@@ -13,6 +13,7 @@ def test_nothing_is_anywhere_else_and_nobody_reads() -> None:
     request = Node().request("r", [1])
     alone.arrived(request, None, prefill_only=True)
     assert alone.match(request, 0) == NOTHING != PENDING
+    assert not alone.take_answered()
     assert alone.may_preempt(request)
     assert not alone.finished(request, TABLES, 1, is_usable=True)
     alone.admitted(request, TABLES, 0, 0)

@@ -49,3 +49,20 @@ def test_block_owners_go_first() -> None:
     queue.remove(late)
     queue.remove(early)
     assert not len(queue)
+
+
+def test_nobody_looks_at_who_waits_for_an_answer() -> None:
+    queue, early, late = WaitingQueue(), sequence(0, 1), sequence(0, 2)
+    for each in (early, late):
+        queue.others.add(each)
+    queue.wait_for_answer(early)
+    assert list(queue.others) == [late]
+    assert list(queue) == [late, early] and len(queue) == 2
+    queue.ask_again(early.request_id)
+    queue.ask_again(early.request_id)
+    queue.ask_again(late.request_id)
+    assert list(queue.others) == [early, late], "in its old place"
+    queue.wait_for_answer(late)
+    queue.remove(late)
+    queue.ask_again(late.request_id)
+    assert list(queue) == [early]
