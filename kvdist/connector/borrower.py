@@ -1,6 +1,6 @@
 """The reader's node: which leases it wants, which pulls are under way, who waits for them.
 
-Owns:   claims, pulls, and what becomes of requests whose pulls fail.
+Owns:   claims and pulls; what becomes of requests whose promises aren't kept is `fallback`'s.
 Knows nothing of: our block pool (it is given ids), links, bytes.
 Source: T2, T4, T6, T8, T11, T19, T20, T22, T25 of docs/protocol.md.
 """
@@ -25,7 +25,6 @@ from kvdist.connector.host import (
 from kvdist.connector.local import Cancel, Fetch, PartEnded
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
-    MAX_LIST,
     VERSION,
     Blocks,
     Lent,
@@ -53,6 +52,7 @@ from kvdist.connector.wants import (
     hashes_of,
     key_of,
     name_of,
+    renewals_of,
 )
 from kvdist.errors import InvalidRequest
 from kvdist.ids import Incarnation, LeaseId, NodeId, PullId, RequestId
@@ -165,7 +165,9 @@ class Borrower:
             return NOTHING  # what this very node holds is a local hit
         if claim.machine.state is not C.HELD:
             return self._waiting.wait(request.request_id, claim)
-        num_tokens = self._loadable(claim, request, num_local_tokens)
+        assert claim.ticket is not None
+        resume_tokens = claim.ticket.resume_tokens
+        num_tokens = self._fallback.num_lacking(request, resume_tokens, num_local_tokens)
         same = self._pulling.get(content_of(claim, request))
         if num_tokens and same is not None:
             return self._waiting.wait(request.request_id, same)
@@ -174,16 +176,6 @@ class Borrower:
     def take_answered(self) -> list[RequestId]:
         """See `SchedulerHalf.take_answered`."""
         return self._waiting.take_answered()
-
-    def _loadable(self, claim: Claim, request: KVRequest, num_local_tokens: int) -> int:
-        assert claim.ticket is not None
-        num_tokens = rules.may_resume(
-            claim.ticket.resume_tokens,
-            num_local_tokens,
-            request.num_tokens,
-            self._geometry.resumes_anywhere,
-        )
-        return num_tokens if num_tokens >= self._settings.min_pull_tokens else 0
 
     def admitted(
         self, request_id: RequestId, blocks: Blocks, num_local_tokens: int, num_external: int
@@ -217,7 +209,7 @@ class Borrower:
         claim = self._by_number.get(message.number) if mine else None
         if claim is not None and claim.node != peer:
             claim = None
-        self._answered(claim, peer, message.ticket)
+        self._answered(claim, peer, message.ticket, "the owner has nothing for it")
 
     def on_stream_state(self, peer: NodeId, message: StreamState) -> None:
         """How far a transfer is."""
@@ -227,16 +219,18 @@ class Borrower:
             if claim is not None and asking and self.now < claim.since + self._settings.life_s:
                 claim.tries = 1  # it lives: ask on, but not for ever
             return
-        self._answered(claim, peer, message.ticket)
+        taken = message.progress is Progress.TAKEN
+        why = "another node reads along" if taken else "the owner has nothing for it"
+        self._answered(claim, peer, message.ticket, why)
 
-    def _answered(self, claim: Claim | None, peer: NodeId, ticket: Ticket | None) -> None:
+    def _answered(self, claim: Claim | None, peer: NodeId, ticket: Ticket | None, why: str) -> None:
         if claim is None or claim.machine.state is not C.ASKING:
             self.counts["answers that nobody waits for"] += 1
             mine = claim is not None and claim.ticket == ticket
             if ticket is not None and not mine:  # what nobody wants goes back at once
                 self._out.append(SendToNode(peer, Release(ticket.lease, ticket.incarnation)))
         elif ticket is None:
-            self._handle_claim(claim, claims.Event.NOTHING, "the owner has nothing for it")
+            self._handle_claim(claim, claims.Event.NOTHING, why)
         elif ticket.node != peer or not self._geometry.shares_heads(ticket.num_ranks):
             self.counts["tickets that can't be used"] += 1
             self._handle_claim(claim, claims.Event.NOTHING, "the owner's ticket can't be used")
@@ -328,14 +322,10 @@ class Borrower:
 
     def _renew(self) -> None:
         """One message a peer, with every lease that is still wanted (T22)."""
-        leases: dict[NodeId, list[LeaseId]] = {}
-        for claim in self._claims.values():
-            if claim.ticket is not None and claim.machine.state in (C.HELD, C.PULLING):
-                leases.setdefault(claim.node, []).append(claim.ticket.lease)
-        for peer, names in leases.items():
-            for first in range(0, len(names), MAX_LIST):
-                self._out.append(SendToNode(peer, Renew(tuple(names[first : first + MAX_LIST]))))
-        if leases:
+        held = (c for c in self._claims.values() if c.machine.state in (C.HELD, C.PULLING))
+        renewals = list(renewals_of(held))
+        self._out += [SendToNode(peer, renew) for peer, renew in renewals]
+        if renewals:
             self.timers.set(("renew", ""), self.now + self._settings.renewal_s)
 
     # -- what claims do ------------------------------------------------------------------------
@@ -391,7 +381,7 @@ class Borrower:
         borrow = hashes_of(claim, self._run)
         if borrow is None:
             self.counts["questions that a peer can't be asked"] += 1
-            self._handle_claim(claim, claims.Event.NOTHING)
+            self._handle_claim(claim, claims.Event.NOTHING, "the owner can't be asked for it")
             return
         self._by_number[claim.number] = claim
         self._out.append(SendToNode(claim.node, borrow))

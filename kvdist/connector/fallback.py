@@ -112,7 +112,7 @@ class Fallback:
         name = lack.request.request_id
         del self._lacks[name]
         if num_tokens:
-            self._work[name] = _Work(num_tokens, self._resumable(lack, 0))
+            self._work[name] = _Work(num_tokens, self._num_lacking(lack, 0))
             self._computing.put(name, lack.content)
             self.num_tokens += num_tokens
 
@@ -125,12 +125,12 @@ class Fallback:
             return f"{lack.reason}; too many tokens are being recomputed already"
         return ""
 
-    def _num_lacking(self, lack: Lack, num_local_tokens: int) -> int:
-        """How many tokens it lacks beside its local ones; 0: nothing that was worth a pull."""
-        count = self._resumable(lack, num_local_tokens)
+    def num_lacking(self, request: KVRequest, resume_tokens: int, num_local_tokens: int) -> int:
+        """How many tokens of a lease it lacks beside its local ones; 0: nothing worth a pull."""
+        count = rules.may_resume(
+            resume_tokens, num_local_tokens, request.num_tokens, self._resumes_anywhere
+        )
         return count if count >= self._settings.min_pull_tokens else 0
 
-    def _resumable(self, lack: Lack, num_local_tokens: int) -> int:
-        return rules.may_resume(
-            lack.resume_tokens, num_local_tokens, lack.request.num_tokens, self._resumes_anywhere
-        )
+    def _num_lacking(self, lack: Lack, num_local_tokens: int) -> int:
+        return self.num_lacking(lack.request, lack.resume_tokens, num_local_tokens)

@@ -161,6 +161,16 @@ def kept(geometry: Geometry, tables: Blocks, resume: int) -> Blocks:
     )
 
 
+def listed(geometry: Geometry, tables: Blocks, spans: TokenSpans) -> Blocks:
+    """The tables as far as who reads these spans has to know them: nothing else's blocks."""
+    rows = []
+    for group, table, (first, last) in zip(geometry.groups, tables, spans, strict=True):
+        begin = (last - 1 if group.kind == "state" else first) // group.block_size
+        end = -(-last // group.block_size)
+        rows.append((BlockId(0),) * begin + table[begin:end] if first < last else ())
+    return tuple(rows)
+
+
 class Piece(NamedTuple):
     """Slots [first, first + num_slots) of one block."""
 

@@ -265,8 +265,14 @@ class Lender:
         self._lent_by_hash[peer] += len(lease.block_ids)
 
     def on_stream(self, peer: NodeId, message: Stream) -> None:
-        """Answer how far the transfer is; one that isn't known yet waits a while (T14)."""
+        """Answer how far the transfer is; one that isn't known yet waits a while (T14). A transfer
+        has one reader, who asked first (T19).
+        """
         transfer = message.transfer
+        if self._reader_of(transfer) not in (None, peer):
+            self.counts["questions about a transfer that another node asks for"] += 1
+            self._out.append(SendToNode(peer, StreamState(transfer, Progress.TAKEN, None)))
+            return
         if transfer in self._transfers:
             self._asked[transfer] = peer
             self._answer_stream(transfer)
@@ -282,11 +288,8 @@ class Lender:
             self.counts["parked questions over the limit"] += 1
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return
-        before = self._asked.setdefault(transfer, peer)
-        if before != peer:
-            self.counts["questions about a transfer that another node asks for"] += 1
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
-        elif self.timers.at(("parked", transfer)) is None:
+        self._asked[transfer] = peer
+        if self.timers.at(("parked", transfer)) is None:
             self.timers.set(("parked", transfer), self.now + self._settings.parked_s)
 
     # -- from our workers ----------------------------------------------------------------------
@@ -436,6 +439,12 @@ class Lender:
 
     def _to_workers(self, message: Grant | Extend | Revoke) -> None:
         self._out += [SendToWorker(Rank(rank), message) for rank in range(self._geometry.num_ranks)]
+
+    def _reader_of(self, transfer: TransferId) -> NodeId | None:
+        """Who reads a transfer along, or waits for it."""
+        lease = self._by_request.get(self._transfers.get(transfer, ""))
+        reader = None if lease is None else lease.reader
+        return reader or self._asked.get(transfer)
 
     def _answer_stream(self, transfer: TransferId) -> None:
         peer = self._asked.get(transfer)

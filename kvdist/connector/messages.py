@@ -38,6 +38,8 @@ MAX_TOKENS = 1 << 40
 MAX_LIST = 1 << 16
 #: More than two nodes of most groups can differ in.
 MAX_REFUSALS = 1 << 13
+#: Of all tables of one message together: so many fit whatever their names are.
+MAX_BLOCKS = 1 << 20
 
 Count: TypeAlias = Annotated[int, AtMost(MAX_TOKENS)]
 Name: TypeAlias = Annotated[str, AtMost(256)]
@@ -243,6 +245,7 @@ class Progress(Enum):
     QUEUED = 0  #: known, not admitted yet: ask again
     ADMITTED = 1  #: all its blocks are held; the ticket is there
     GONE = 2  #: unknown, failed or over
+    TAKEN = 3  #: another node reads along: the lease is its alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +299,7 @@ class Opened:
     """It is open; the owner sends the bytes, or the reader reads them from these blocks."""
 
     part: PartId
-    #: The owner's whole tables; empty where it sends.
+    #: Of the owner's tables what is wanted; empty where it sends.
     blocks: Blocks
     #: Tokens that can be read now; more come with `Settled` (streaming).
     settled: Annotated[Count, Since(2)] = MAX_TOKENS
@@ -317,7 +320,7 @@ class Why(Enum):
 
     GONE = 0  #: no such lease, or no more: the bytes, if any came, are worthless
     TAKEN = 1  #: another reader is at it (T19)
-    REFUSED = 2  #: it isn't what the lease covers
+    REFUSED = 2  #: it isn't what the lease covers, or more than one reader may have
 
 
 @dataclass(frozen=True, slots=True)

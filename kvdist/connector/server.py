@@ -19,10 +19,12 @@ from kvdist.connector.effects import (
     StopSending,
     WorkerEffect,
 )
-from kvdist.connector.geometry import Geometry, Group, Piece, pieces
+from kvdist.connector.geometry import Geometry, Group, Piece, listed, pieces
 from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
+    MAX_BLOCKS,
+    MAX_LIST,
     VERSION,
     Blocks,
     Close,
@@ -48,8 +50,6 @@ from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank
 
 G, S = grants.State, serves.State
 
-#: Verdicts that are kept at a time; the oldest go first.
-MAX_VERDICTS = 1 << 16
 #: Parts of one pull that are open here at a time: more ranks than any reader has.
 MAX_PARTS = 1 << 10
 
@@ -111,6 +111,8 @@ class Server:
         self._serves: dict[ServeKey, _Serve] = {}
         #: Of parts that are over: whether they were confirmed (T4).
         self._verdicts: dict[ServeKey, bool] = {}
+        #: Of each peer: parts that are open, or have a verdict that is kept.
+        self._num_kept: Counter[NodeId] = Counter()
         self.timers: Timers[tuple[str, ServeKey]] = Timers()
         self.counts: Counter[str] = Counter()
 
@@ -169,7 +171,7 @@ class Server:
         if (serve := self._serves.get(key)) is not None:
             self._answer_again(serve, address)
             return
-        why = Why.GONE if key in self._verdicts else self._denial(key, message, version)
+        why = Why.GONE if key in self._verdicts else self._denial(key, address, message, version)
         if why is not None:
             self._say(address, Denied(message.part, why))
             return
@@ -180,7 +182,7 @@ class Server:
             else:
                 self._say(address, Denied(message.part, Why.GONE))
 
-    def _denial(self, key: ServeKey, message: Open, version: int) -> Why | None:
+    def _denial(self, key: ServeKey, address: str, message: Open, version: int) -> Why | None:
         """Why this can't be opened; None: it can, if the grant stands."""
         grant = self._grants.get(message.lease)
         if grant is None or not rules.is_same_run(message.owner, self._run):
@@ -190,13 +192,31 @@ class Server:
         if grant.holder != holder and not rules.may_take_over(bool(others)):
             return Why.TAKEN
         reads_along = grant.settled < grant.resume_tokens
-        if len(grant.serves) >= MAX_PARTS or (reads_along and since(Settled) > version):
+        if len(grant.serves) >= MAX_PARTS or self._is_used_up(key[0]):
+            return Why.REFUSED
+        if reads_along and since(Settled) > version:
             return Why.REFUSED
         first, last = self._geometry.heads_of(self._rank)
         has_heads = first <= message.heads[0] < message.heads[1] <= last
         sound = message.part.owner == self._rank and has_heads
         same = rules.is_same_content(message.content, grant.content)
-        return None if sound and same and self._covers(grant, message) else Why.REFUSED
+        if not (sound and same and self._covers(grant, message)):
+            return Why.REFUSED
+        lists = not self._sends(address)
+        return Why.REFUSED if lists and self._is_too_long(grant, message) else None
+
+    def _is_used_up(self, reader: NodeId) -> bool:
+        """Whether we keep as many verdicts for this peer as we may (T4)."""
+        used_up = self._num_kept[reader] >= self._settings.max_verdicts_per_peer
+        self.counts["pulls beyond a peer's share of verdicts"] += used_up
+        return used_up
+
+    def _is_too_long(self, grant: _Grant, message: Open) -> bool:
+        """Whether the reader needs longer tables than a message may have."""
+        tables = listed(self._geometry, grant.blocks, message.wanted)
+        too_long = max(map(len, tables), default=0) > MAX_LIST or sum(map(len, tables)) > MAX_BLOCKS
+        self.counts["tables that no message has room for"] += too_long
+        return too_long
 
     def _covers(self, grant: _Grant, message: Open) -> bool:
         """Whether the lease has all that is wanted, and every group can resume where it ends."""
@@ -220,6 +240,7 @@ class Server:
         )  # fmt: skip
         grant.holder = _holder_of(key)
         grant.serves[key] = self._serves[key] = serve
+        self._num_kept[key[0]] += 1
         self._watch(serve)
         self._answer(serve)
         if self._sends(address):
@@ -231,7 +252,8 @@ class Server:
             opened = Opened(serve.key[2], (), grant.settled)
         else:
             sizes = tuple(group.block_size for group in self._geometry.groups)
-            opened = Opened(serve.key[2], grant.blocks, grant.settled, sizes)
+            blocks = listed(self._geometry, grant.blocks, serve.wanted)
+            opened = Opened(serve.key[2], blocks, grant.settled, sizes)
         self._say(serve.address, opened)
 
     def _answer_again(self, serve: _Serve, address: str) -> None:
@@ -291,7 +313,7 @@ class Server:
         """Do what is due; everything that has arrived was handed over before (T22)."""
         for kind, key in self.timers.due(self.now):
             if kind == "verdict":
-                self._verdicts.pop(key, None)
+                self._forget_verdict(key)
             elif (serve := self._serves.get(key)) is not None:
                 self._watch(serve)
                 self._handle(serve, serves.Event.STALLED)
@@ -363,12 +385,17 @@ class Server:
         self.timers.set(("stall", serve.key), self.now + self._settings.stall_s)
 
     def _verdict(self, key: ServeKey, *, good: bool) -> None:
-        while len(self._verdicts) >= MAX_VERDICTS:
-            oldest = next(iter(self._verdicts))
-            del self._verdicts[oldest]
-            self.timers.cancel(("verdict", oldest))
         self._verdicts[key] = good
         self.timers.set(("verdict", key), self.now + self._settings.verdict_s)
+
+    def _forget_verdict(self, key: ServeKey) -> None:
+        if key in self._serves:  # our send of it still goes on
+            self.timers.set(("verdict", key), self.now + self._settings.verdict_s)
+            return
+        del self._verdicts[key]
+        self._num_kept[key[0]] -= 1
+        if not self._num_kept[key[0]]:
+            del self._num_kept[key[0]]
 
     def _say(self, address: str, message: Opened | Settled | Denied | Confirmed) -> None:
         self._out.append(SendToPeer(address, message))

@@ -30,8 +30,10 @@ class Settings:
     answer_s: float = 1.0
     #: ... so many times in all.
     tries: int = 5
-    #: How long a verdict is kept for repeats (T4).
+    #: How long a verdict is kept for repeats (T4), and how many of one peer, with what it has open;
+    #: beyond them it is refused new pulls.
     verdict_s: float = 60.0
+    max_verdicts_per_peer: int = 1 << 14
     #: How long a question about a transfer id that isn't known yet waits (T14) ...
     parked_s: float = 5.0
     #: ... and how many may wait, in all and from one peer.
@@ -68,7 +70,10 @@ class Settings:
             self.lease_s, self.renewal_s, self.life_s, self.stall_s, self.progress_s,
             self.answer_s, self.verdict_s, self.parked_s, self.ack_s, *self.escalation_s,
         )  # fmt: skip
-        counts = (self.tries, self.max_parked, self.max_parked_per_peer, self.max_rounds)
+        counts = (
+            self.tries, self.max_parked, self.max_parked_per_peer, self.max_rounds,
+            self.max_verdicts_per_peer,
+        )  # fmt: skip
         if not all(0 < time < inf for time in times) or min(counts) < 1:
             raise ConfigError("times and counts are positive, and times end")
         if self.min_pull_tokens < 0 or self.max_recompute_tokens < 0:

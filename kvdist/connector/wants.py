@@ -4,12 +4,13 @@ Owns:   nothing; `Borrower` writes them.
 Knows nothing of: why they change.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kvdist.connector.host import KVRequest
 from kvdist.connector.machine import Machine
-from kvdist.connector.messages import MAX_LIST, Borrow, PartId, Stream, Ticket, since
+from kvdist.connector.messages import MAX_LIST, Borrow, PartId, Renew, Stream, Ticket, since
 from kvdist.connector.params import ByTransfer, Source
 from kvdist.connector.tables import claim as claims, pull as pulls
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, PullId, RequestId
@@ -86,6 +87,17 @@ def hashes_of(claim: Claim, run: Incarnation) -> Borrow | None:
     most = min((request.num_tokens - 1) // request.hash_block_size, MAX_LIST)
     hashes = tuple(request.block_hashes[:most])
     return Borrow(PullId(claim.number), run, hashes, request.hash_block_size)
+
+
+def renewals_of(held: Iterable[Claim]) -> Iterator[tuple[NodeId, Renew]]:
+    """One message a peer, with all of its leases, or as few as hold them (T22)."""
+    leases: dict[NodeId, list[LeaseId]] = {}
+    for claim in held:
+        assert claim.ticket is not None
+        leases.setdefault(claim.node, []).append(claim.ticket.lease)
+    for peer, names in leases.items():
+        for first in range(0, len(names), MAX_LIST):
+            yield peer, Renew(tuple(names[first : first + MAX_LIST]))
 
 
 def content_of(claim: Claim, request: KVRequest) -> Content:

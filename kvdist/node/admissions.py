@@ -45,6 +45,10 @@ class Admissions:
         self._tell_time()
         return self._remote.match(request, num_local_tokens)
 
+    def take_answered(self) -> Listing[RequestId]:
+        """See `RemoteCache.take_answered`."""
+        return self._remote.take_answered()
+
     def admitted(
         self,
         request: Request,

@@ -58,6 +58,8 @@ class FakeRemote:
     loads: dict[str, Load] = field(default_factory=dict)
     #: Who was told to wait; and who may not compute what it lacks, and why.
     waiting: dict[str, None] = field(default_factory=dict)
+    #: Names whoever waits at each step, news or none.
+    is_restless: bool = False
     refusals: dict[str, str] = field(default_factory=dict)
     loans: list[Loan] = field(default_factory=list)
     #: (call, id, number), in order.
@@ -76,7 +78,11 @@ class FakeRemote:
         return Match(total - num_local_tokens) if total > num_local_tokens else NOTHING
 
     def take_answered(self) -> list[str]:
-        answered = [name for name in self.waiting if self.offers.get(name, 0) is not None]
+        answered = [
+            name
+            for name in self.waiting
+            if self.is_restless or self.offers.get(name, 0) is not None
+        ]
         for name in answered:
             del self.waiting[name]
         return answered

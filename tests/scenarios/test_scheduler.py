@@ -88,7 +88,7 @@ def test_f13() -> None:
     for times in (0, 3):
         rig = node(12)
         remote = remote_of(rig)
-        remote.offers = {"client-2": None}
+        remote.offers, remote.is_restless = {"client-2": None}, True
         rig.add([1] * 10, max_new_tokens=1)
         rig.run_oldest() if rig.plan() else None
         (sequence,) = rig.add([1] * 9)

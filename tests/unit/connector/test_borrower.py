@@ -153,7 +153,7 @@ def test_many_tickets_cost_a_renewal_each() -> None:
 
 
 def test_more_leases_than_a_message_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvdist.connector.borrower.MAX_LIST", 2)
+    monkeypatch.setattr("kvdist.connector.wants.MAX_LIST", 2)
     reader = Reader()
     for i in range(5):
         reader.come(f"r{i}", a_ticket(b"lease number %03d" % i))

@@ -10,6 +10,7 @@ from hypothesis import example, given, strategies as st
 
 from kvdist.connector.codec import KINDS, MAX_MESSAGE_BYTES, decode, encode
 from kvdist.connector.messages import (
+    MAX_BLOCKS,
     MAX_LIST,
     MAX_TOKENS,
     OLDEST_VERSION,
@@ -25,7 +26,7 @@ from kvdist.connector.messages import (
     since,
 )
 from kvdist.errors import RemoteProtocol
-from kvdist.ids import Incarnation, LeaseId, PullId, Rank
+from kvdist.ids import BlockId, Incarnation, LeaseId, PullId, Rank
 from tests.unit.connector.wire import any_message, of_kind
 
 PART = PartId(PullId(7), Rank(1), Rank(0))
@@ -97,6 +98,14 @@ def test_no_version(version: object) -> None:
         decode(msgpack.packb([version, 5, "transfer"]))
 
 
+@pytest.mark.parametrize("rows", [16, 1024])
+def test_the_longest_tables_fit_a_message(rows: int) -> None:
+    """However large the numbers of their blocks are."""
+    block = BlockId(1 << 26)
+    opened = Opened(PART, ((block,) * (MAX_BLOCKS // rows),) * rows, 40, (16,) * rows)
+    assert decode(encode(opened)) == opened
+
+
 # -- lies ------------------------------------------------------------------------------------------
 
 
@@ -121,7 +130,7 @@ LIES: list[tuple[list[Any], str]] = [
     ([2, 4, 1, 1, 0, 0], "ticket"),
     ([2, 4, 1, 1, None, 3], "why"),
     ([2, 5, "t" * 257], "transfer"),
-    ([2, 6, "t", 3, None, 0], "progress"),
+    ([2, 6, "t", 4, None, 0], "progress"),
     ([2, 6, "t", None, None, 0], "progress"),
     ([2, 8, [1, 0, 0], b"l", 1, [[0, 4, 8]], [0, 1], b"c"], "wanted"),
     ([2, 8, [1, 0, 0], b"l", 1, [[0, -4]], [0, 1], b"c"], "wanted"),

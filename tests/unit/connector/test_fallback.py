@@ -1,6 +1,7 @@
 """Promises that aren't kept: each request obeys the policy, whichever way the K/V don't come."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,9 @@ def failed(reader: Reader) -> list[LoadFailed]:
 # -- those who share a claim -----------------------------------------------------------------------
 
 
-def siblings(count: int = 4, **settings: object) -> Reader:
+def siblings(count: int = 4, **settings: Any) -> Reader:
     """Several sequences of one prompt, whose only pull has failed and is quiet."""
-    reader = Reader(**{"max_rounds": 1, **settings})
+    reader = Reader(max_rounds=1, **settings)
     for i in range(count):
         reader.come(f"r{i}", a_ticket())
     fetches = reader.admit("r0")
@@ -149,6 +150,12 @@ def _stream_gone(reader: Reader) -> None:
     reader.borrower.on_stream_state("p", StreamState("t", Progress.GONE, None))
 
 
+def _stream_of_another(reader: Reader) -> None:
+    reader.come("r", BY_STREAM)
+    reader.borrower.on_stream_state("p", StreamState("t", Progress.TAKEN, None))
+    assert reader.refusal("r") in ("", "another node reads along")
+
+
 def _stream_silent(reader: Reader) -> None:
     reader.come("r", BY_STREAM)
     for _ in range(5):
@@ -170,6 +177,7 @@ WAYS = [
     _came_when_all_had_failed,
     _a_part_says_so_later,
     _stream_gone,
+    _stream_of_another,
     _stream_silent,
     _lent_and_taken_back,
 ]

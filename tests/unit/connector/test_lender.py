@@ -451,9 +451,21 @@ def test_two_peers_ask_for_one_transfer() -> None:
     owner = Owner()
     owner.lender.on_stream("d", Stream("t"))
     owner.lender.on_stream("other", Stream("t"))
-    assert states(owner, "other") == [("GONE", False)]
+    assert states(owner, "other") == [("TAKEN", False)]
     owner.lender.lend_at_end("r", "t")
     assert states(owner) == [("QUEUED", False)]
+    owner.lender.on_stream("other", Stream("t"))
+    assert states(owner, "other") == [("TAKEN", False)]
+    owner.lender.admitted("r", tables(16), 16)
+    owner.acknowledge()
+    assert states(owner) == [("ADMITTED", True)]
+    owner.lender.on_stream("other", Stream("t"))
+    assert states(owner, "other") == [("TAKEN", False)]
+    owner.lender.on_stream("d", Stream("t"))
+    assert states(owner) == [("ADMITTED", True)], "it may ask again"
+    owner.lender.may_preempt("r")
+    assert [node for node, m in owner.said() if isinstance(m, Withdrawn)] == ["d"]
+    assert owner.lender.counts["questions about a transfer that another node asks for"] == 3
 
 
 def test_one_name_for_two_transfers() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from kvdist.connector.codec import decode, encode
 from kvdist.connector.effects import (
     CutLink,
     SendBytes,
@@ -14,6 +15,8 @@ from kvdist.connector.effects import (
 )
 from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
 from kvdist.connector.messages import (
+    MAX_LIST,
+    Blocks,
     Close,
     Confirmed,
     Denied,
@@ -90,14 +93,96 @@ def test_a_verdict_is_kept_for_a_while() -> None:
     assert denial(serving.confirm()) is Why.GONE
 
 
-def test_as_many_verdicts_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvdist.connector.server.MAX_VERDICTS", 100)
+def flood(serving: Serving, count: int) -> list[Why | None]:
+    """One peer opens and closes one part after the other; what it is told at first."""
+    told = []
+    for pull in range(count):
+        told.append(denial(serving.open(a_part(pull), reader="flood", link="its")[:1]))
+        serving.server.on_close("flood", RUN, Close(a_part(pull)))
+        serving.news()
+    return told
+
+
+def test_a_peer_has_a_share_of_verdicts() -> None:
+    """T4: it is refused when it has used that up; another peer's verdict stands, and it goes on."""
+    serving = Serving(sends=False, max_verdicts_per_peer=100, verdict_s=60.0)
+    serving.open()
+    serving.confirm()
+    assert flood(serving, 300) == [None] * 100 + [Why.REFUSED] * 200
+    assert serving.server.counts["pulls beyond a peer's share of verdicts"] == 200
+    assert denial(serving.confirm()) is None, "the answer was lost, and is given again"
+    assert denial(serving.open(a_part(2))) is None
+    assert len(serving.server._verdicts) == 101
+    serving.server.on_close("d", RUN, Close(a_part(2)))
+    serving.later(60.0)
+    serving.news()
+    assert not serving.server._verdicts and not serving.server._num_kept
+    assert flood(serving, 101) == [None] * 100 + [Why.REFUSED]
+
+
+def test_another_run_of_a_peer_has_no_other_share() -> None:
+    serving = Serving(sends=False, max_verdicts_per_peer=3)
+    for run in range(1, 6):
+        told = denial(serving.open(reader="flood", run=run))
+        serving.server.on_close("flood", Incarnation(run), Close(a_part()))
+        serving.news()
+        assert told is (None if run <= 3 else Why.REFUSED)
+
+
+def test_what_is_open_counts() -> None:
+    serving = Serving(sends=False, max_verdicts_per_peer=3)
+    told = [denial(serving.open(a_part(1, reader=rank))) for rank in range(5)]
+    assert told == [None] * 3 + [Why.REFUSED] * 2
+
+
+def test_a_verdict_lasts_as_long_as_a_send_of_ours() -> None:
+    """Else the part would get another one when the send returns."""
+    serving = Serving(verdict_s=60.0, stall_s=100.0)
+    serving.open()
+    assert denial(serving.confirm()) is None
+    serving.later(60.0)
+    assert denial(serving.confirm()) is None
+    serving.server.sent(KEY)
+    serving.later(60.0)
+    assert not serving.server._verdicts and not serving.server._num_kept
+
+
+# -- how long tables may be ------------------------------------------------------------------------
+
+
+def listed(effects: Sequence[WorkerEffect]) -> Blocks:
+    (effect,) = effects
+    assert isinstance(effect, SendToPeer) and isinstance(effect.message, Opened)
+    return effect.message.blocks
+
+
+def test_only_blocks_that_are_wanted_are_listed() -> None:
     serving = Serving(sends=False)
-    for pull in range(150):
-        serving.open(a_part(pull))
-        serving.server.on_close("d", RUN, Close(a_part(pull)))
-    assert len(serving.server._verdicts) == len(serving.server.timers) == 100
-    assert serving.server._verdicts.keys() == {("d", RUN, a_part(i)) for i in range(50, 150)}
+    assert listed(serving.open(wanted=((5, 12),))) == ((0, 2, 3),)
+    states = Serving(FULL, STATE, sends=False)
+    assert listed(states.open(wanted=((16, 16), (0, 16)))) == ((), (0, 0, 0, 8))
+
+
+@pytest.mark.parametrize(("sends", "last", "why"), [
+    (False, 4 * MAX_LIST, None), (False, 4 * MAX_LIST + 1, Why.REFUSED),
+    (True, 4 * MAX_LIST + 1, None),
+])  # fmt: skip
+def test_tables_that_no_message_has_room_for(sends: bool, last: int, why: Why | None) -> None:
+    """Who reads by itself is refused them: its link would be lost for a message that is none."""
+    serving = Serving(sends=sends, num_tokens=4 * MAX_LIST + 4)
+    effects = serving.open(wanted=((0, last),))
+    assert denial(effects[:1]) is why
+    assert serving.server.counts["tables that no message has room for"] == (why is not None)
+    for effect in effects:
+        if isinstance(effect, SendToPeer):
+            assert decode(encode(effect.message)) == effect.message
+
+
+def test_many_tables_that_no_message_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvdist.connector.server.MAX_BLOCKS", 7)
+    serving = Serving(FULL, FULL, sends=False)
+    assert denial(serving.open(wanted=((0, 16), (0, 16)))) is Why.REFUSED
+    assert denial(serving.open(wanted=((0, 16), (0, 12)))) is None
 
 
 # -- what isn't served -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_rounds": 0}, "positive"),
     ({"max_parked": 0}, "positive"),
     ({"max_parked_per_peer": 0}, "positive"),
+    ({"max_verdicts_per_peer": 0}, "positive"),
     ({"min_pull_tokens": -1}, "negative"),
     ({"max_recompute_tokens": -1}, "negative"),
     ({"renewal_s": 30.0}, "outlives a renewal"),
