@@ -19,6 +19,7 @@ Knows nothing of: everything else.
       Unavailable             us       no room for it now, or the node is ending: try elsewhere
       NodeFailed              peer     a node that was asked doesn't answer: ask another
         NodeBusy              peer     it has no room now; it has not begun
+        WrongRole             caller   work that a node of another role does: ask such a one
       GenerationFailed        us       a request that was begun could not be finished
       StepFailed              us       a step did not do what it was to do: it is computed anew
       WorkerLost              us       the worker is gone, and its node ends too
@@ -112,6 +113,12 @@ class NodeFailed(KvdistError):
 
 class NodeBusy(NodeFailed):
     """A node has no room for a request now; it has not begun."""
+
+
+class WrongRole(Unavailable):
+    """Work that this node's role lacks; nothing has changed. Retry at a node whose role has it."""
+
+    blame = "caller"
 
 
 class GenerationFailed(KvdistError):

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvdist.connector.machine import Table
-from kvdist.connector.tables import claim, contact, grant, lease, part, pull, serve
+from kvdist.connector.tables import claim, contact, duty, grant, lease, part, pull, serve
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/protocol-tables.md"
-MODULES = (contact, lease, grant, serve, claim, pull, part)
+MODULES = (contact, duty, lease, grant, serve, claim, pull, part)
 
 
 def page() -> str:

@@ -128,6 +128,11 @@ class Borrower:
         """Claims and pulls that aren't over."""
         return len(self._claims) + len(self._pulls)
 
+    @property
+    def num_elsewhere(self) -> int:
+        """Of those: what is read, or wanted, of other nodes."""
+        return sum(c.node != self._node for c in self._claims.values()) + len(self._pulls)
+
     # -- from the scheduler --------------------------------------------------------------------
 
     def arrived(self, request: KVRequest, source: Source) -> None:

@@ -134,7 +134,9 @@ class Contacts:
             self._handle(contact, Event.LOST)
 
     def announce(self, role: Role) -> None:
-        """We have another role: everybody whom we speak with hears so."""
+        """We have another role: everybody whom we speak with hears so. Who doesn't, since the word
+        gets lost, hears it with the answer to what it asks for.
+        """
         self._hello = replace(self._hello, role=role, changes=self._hello.changes + 1)
         for contact in self._contacts.values():
             if contact.machine.state is State.AGREED:

@@ -18,6 +18,7 @@ from kvdist.connector.messages import (
     NodeMessage,
     PartId,
     Refusal,
+    Role,
     Ticket,
     TokenSpans,
     WorkerMessage,
@@ -69,7 +70,17 @@ class PeerRefused:
     differences: tuple[Refusal, ...]
 
 
-NodeEffect: TypeAlias = SendToNode | SendToWorker | TicketReady | WorkerLost | PeerRefused | Moved
+@dataclass(frozen=True, slots=True)
+class DutyOver:
+    """After a change of role: nothing that the node did for others in its old one is left."""
+
+    #: `PREFILL`: nothing is lent; `DECODE`: nothing is read.
+    duty: Role
+
+
+NodeEffect: TypeAlias = (
+    SendToNode | SendToWorker | TicketReady | WorkerLost | PeerRefused | DutyOver | Moved
+)
 
 # -- of the worker half ----------------------------------------------------------------------------
 

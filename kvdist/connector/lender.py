@@ -20,6 +20,7 @@ from kvdist.connector.messages import (
     Blocks,
     Borrow,
     Lent,
+    NoTicket,
     Progress,
     Release,
     Released,
@@ -86,6 +87,8 @@ class Lender:
         #: What was ignored, by kind: unknown, late.
         self.counts: Counter[str] = Counter()
         self.is_draining = False
+        #: False while the node's role is another: nothing new is promised.
+        self.lends = True
         self._do = {
             Effect.ISSUE_TICKET: self._issue_ticket,
             Effect.REFUSE_TICKET: self._refuse_ticket,
@@ -251,10 +254,11 @@ class Lender:
         share = int(self._settings.soft_share * self._holdings.pool_blocks)
         most = min(share - self._lent_by_hash[peer], self._room())
         found = None
-        if most > 0 and not self.is_draining:
+        if most > 0 and self._refusal is NoTicket.NOTHING:
             found = self._holdings.lend(message.hashes, message.hash_block_size, most)
         if found is None:
-            self._out.append(SendToNode(peer, Lent(message.number, message.reader_run, None)))
+            lent = Lent(message.number, message.reader_run, None, self._refusal)
+            self._out.append(SendToNode(peer, lent))
             return
         blocks, tokens = found
         content = digest_of_hash(message.hashes[tokens // message.hash_block_size - 1])
@@ -280,11 +284,13 @@ class Lender:
         if transfer in self._over:
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return
+        if self._refusal is not NoTicket.NOTHING and transfer not in self._asked:
+            state = StreamState(transfer, Progress.GONE, None, self._refusal)
+            self._out.append(SendToNode(peer, state))
+            return
         waiting = sum(name == peer for name in self._asked.values())
         full = len(self._asked) >= self._settings.max_parked
-        if transfer not in self._asked and (
-            full or waiting >= self._settings.max_parked_per_peer or self.is_draining
-        ):
+        if transfer not in self._asked and (full or waiting >= self._settings.max_parked_per_peer):
             self.counts["parked questions over the limit"] += 1
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return
@@ -425,6 +431,13 @@ class Lender:
             self._out.append(BlocksReturned(lease.request_id, lease.block_ids))
 
     # -- small things --------------------------------------------------------------------------
+
+    @property
+    def _refusal(self) -> NoTicket:
+        """Why nothing new is lent; `NOTHING`: it is, if it is there."""
+        if self.is_draining:
+            return NoTicket.ENDING
+        return NoTicket.NOTHING if self.lends else NoTicket.ROLE
 
     def _room(self) -> int:
         holdings = self._holdings

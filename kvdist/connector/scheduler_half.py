@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from kvdist.connector.borrower import Borrower
 from kvdist.connector.contacts import Contact, Contacts
 from kvdist.connector.content import digest
-from kvdist.connector.effects import NodeEffect, PeerRefused, SendToNode
+from kvdist.connector.duties import Duties
+from kvdist.connector.effects import DutyOver, NodeEffect, PeerRefused, SendToNode
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import BlockTables, Holdings, KVRequest, Match
 from kvdist.connector.lender import Lender
@@ -30,6 +31,7 @@ from kvdist.connector.messages import (
     Release,
     Released,
     Renew,
+    Role,
     Stream,
     StreamState,
     Withdrawn,
@@ -53,7 +55,9 @@ class SchedulerHalf:
         holdings: Holdings,
         new_lease_id: Callable[[], LeaseId],
         fingerprint: Fingerprint,
+        role: Role = Role.BOTH,
     ) -> None:
+        self._node = node
         self._settings, self._holdings = settings, holdings
         self._out: list[NodeEffect] = []
         #: What may be done: hello, and what follows for whom it was said to.
@@ -63,14 +67,17 @@ class SchedulerHalf:
         #: By peer: the run that the host has last seen.
         self._runs: dict[NodeId, Incarnation] = {}
         self.contacts = Contacts(
-            Hello(node, run, fingerprint), settings, self._send, self._met, self._refused
-        )
+            Hello(node, run, fingerprint, role=role), settings,
+            self._send, self._met, self._refused,
+        )  # fmt: skip
+        self._duties = Duties(role)
         #: Requests whose K/V are for a peer, until they have ended.
         self._for_peers: dict[RequestId, KVRequest] = {}
         self.lender = Lender(
             node, run, geometry, settings, holdings, self._content, new_lease_id, self._out
         )
         self.borrower = Borrower(node, run, geometry, settings, self._out)
+        self.lender.lends = role.lends
 
     def _content(self, request_id: RequestId, num_tokens: int) -> bytes:
         return digest(self._for_peers[request_id], num_tokens)
@@ -83,6 +90,9 @@ class SchedulerHalf:
                 self.contacts.say(effect.node, effect.message)
             else:
                 self._ready.append(effect)
+        for duty in (Role.PREFILL, Role.DECODE):
+            if self._is_idle(duty) and self._duties.idle(duty):
+                self._ready.append(DutyOver(duty))
         effects = self._ready[:]
         self._ready.clear()
         return effects
@@ -113,6 +123,33 @@ class SchedulerHalf:
         self.lender.drain()
 
     @property
+    def role(self) -> Role:
+        """What it does for others."""
+        return self._duties.role
+
+    def change_role(self, role: Role) -> None:
+        """What was accepted in the old role goes on to its end; what is new and the new role lacks
+        is refused, and peers are told. `DutyOver` follows for what the new role lacks.
+        """
+        if self._duties.change(role):
+            self.contacts.announce(role)
+        self.lender.lends = role.lends
+
+    def has_left(self, duty: Role) -> bool:
+        """Whether nothing of what it did in an earlier role is left."""
+        return self._duties.is_over(duty)
+
+    def role_of(self, peer: NodeId) -> Role | None:
+        """What a peer has said that it does; None: it hasn't said hello."""
+        contact = self.contacts[peer]
+        return None if contact is None or contact.hello is None else contact.hello.role
+
+    def _is_idle(self, duty: Role) -> bool:
+        if duty is Role.DECODE:
+            return not self.borrower.num_elsewhere
+        return not (self.lender.leases or self.lender.num_questions or self._for_peers)
+
+    @property
     def num_coming_back(self) -> int:
         """Leases whose blocks come back soon: who lacks blocks does well to wait for them."""
         return self.lender.num_coming_back
@@ -137,16 +174,20 @@ class SchedulerHalf:
     ) -> None:
         """`request` has come. prefill_only: it ends when its prompt is computed.
 
-        Raises: InvalidRequest for parameters that can't be read; nothing has changed then.
+        Raises: InvalidRequest for parameters that can't be read; WrongRole for what a node of
+        another role does. Nothing has changed then.
         """
         wish = read_params(kv_transfer_params)
         if isinstance(wish, Lend):
             if not prefill_only:
                 raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
+            self._duties.check(Role.PREFILL)
             transfer = wish.transfer if self._version >= since(Stream) else None
             self.lender.lend_at_end(request.request_id, transfer)
             self._for_peers[request.request_id] = request
         elif wish is not None:
+            if wish.node != self._node:
+                self._duties.check(Role.DECODE)
             self.borrower.arrived(request, wish)
 
     def match(self, request: KVRequest, num_local_tokens: int) -> Match:

@@ -6,6 +6,7 @@ Knows nothing of: how it came about.
 
 from typing import TYPE_CHECKING
 
+from kvdist.connector.messages import Role
 from kvdist.errors import InvariantViolation
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def audit_node(node: "SimNode", level: int) -> None:
     _audit_leases(node)
     _audit_policy(node)
     _audit_contents(node)
+    _audit_duties(node)
     if level >= 2:
         manager.check()
 
@@ -44,6 +46,15 @@ def _audit_policy(node: "SimNode") -> None:
     most = settings.max_recompute_tokens if settings.on_failure == "recompute" else 0
     if node.half.borrower.num_recomputing > most:
         raise InvariantViolation(f"{node.half.borrower.num_recomputing} tokens are recomputed")
+
+
+def _audit_duties(node: "SimNode") -> None:
+    """Whoever has left a duty has nothing of it, and begins nothing."""
+    half = node.half
+    if half.has_left(Role.PREFILL) and (half.lender.leases or half.lender.num_questions):
+        raise InvariantViolation(f"{len(half.lender.leases)} leases of one that doesn't lend")
+    if half.has_left(Role.DECODE) and half.borrower.num_elsewhere:
+        raise InvariantViolation(f"{half.borrower.num_elsewhere} pulls of one that doesn't read")
 
 
 def _audit_contents(node: "SimNode") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kvdist.connector.messages import Ticket
 from kvdist.connector.params import ByHash, ByTransfer, Lend, Source, write_params
-from kvdist.errors import InvalidRequest
+from kvdist.errors import InvalidRequest, WrongRole
 from kvdist.ids import NodeId, RequestId, TransferId
 from kvdist.sched.output import Output
 from kvdist.sched.sequence import SamplingParams, SequenceStatus
@@ -110,13 +110,18 @@ class Clients:
             return
 
         def event() -> None:
-            (sequence,) = node.scheduler.add(
-                job.name,
-                job.prompt,
-                prefill_only=True,
-                kv_transfer_params=write_params(Lend(transfer)),
-                hold_whole_prompt=transfer is not None,
-            )
+            try:
+                (sequence,) = node.scheduler.add(
+                    job.name,
+                    job.prompt,
+                    prefill_only=True,
+                    kv_transfer_params=write_params(Lend(transfer)),
+                    hold_whole_prompt=transfer is not None,
+                )
+            except WrongRole:
+                self.num_refused += 1
+                broken()
+                return
             self._note_request(life, node, sequence.request_id, -1)
 
         def broken() -> None:
@@ -125,11 +130,11 @@ class Clients:
 
         self._later(node, event, broken)
 
-    def _decode(self, life: _Life, source: Source | None) -> None:
+    def _decode(self, life: _Life, source: Source | None, where: NodeId = "") -> None:
         job = life.job
         if self._tickets and self._world.happens(self._cluster.faults.garbage):
             source = self._world.chance.choice(self._tickets)  # somebody else's
-        node = self._cluster.nodes.get(job.decode)
+        node = self._cluster.nodes.get(where or job.decode)
         if life.is_aborted:
             return
         if node is None or not node.is_open:
@@ -147,10 +152,22 @@ class Clients:
             except InvalidRequest as error:
                 self._fail(life, str(error))
                 return
+            except WrongRole:
+                self._decode_elsewhere(life, source, node.node_id)
+                return
             for index, sequence in enumerate(sequences):
                 self._note_request(life, node, sequence.request_id, index)
 
         self._later(node, event, lambda: self._fail(life, "the node died"))
+
+    def _decode_elsewhere(self, life: _Life, source: Source | None, refused_by: NodeId) -> None:
+        """Where somebody reads; if nobody does, the first computes the whole prompt."""
+        nodes = self._cluster.nodes.values()
+        readers = [node.node_id for node in nodes if node.is_open and node.half.role.reads]
+        if readers:
+            self._decode(life, source, readers[0])
+        else:
+            self._decode(life, None, refused_by)
 
     def _later(
         self, node: "SimNode", event: Callable[[], None], broken: Callable[[], None]

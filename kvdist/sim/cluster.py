@@ -12,7 +12,7 @@ from kvdist import check
 from kvdist.cache import BlockHasher, ExtraKeys, KVCacheConfig
 from kvdist.connector.compat import fingerprint
 from kvdist.connector.geometry import Geometry
-from kvdist.connector.messages import VERSION, Fingerprint
+from kvdist.connector.messages import VERSION, Fingerprint, Role
 from kvdist.connector.settings import Settings
 from kvdist.errors import KvdistError
 from kvdist.ids import BlockHash, Incarnation, NodeId
@@ -75,13 +75,15 @@ class Cluster:
         #: Nothing goes wrong any more.
         self._is_calm = False
         self.clients = Clients(self)
-        self.num_bad = self.num_refused = self.num_restarts = 0
+        self.num_bad = self.num_refused = self.num_restarts = self.num_roles = 0
         #: By block hash: tokens, and how many of them it ends.
         self._content: dict[BlockHash, tuple[tuple[int, ...], int]] = {}
         self._cells: dict[tuple[BlockHash, int, int], dict[int, list[int]]] = {}
         self._runs: dict[NodeId, int] = {}
         #: By reader: the latest run that it has heard of, by peer.
         self._seen: dict[tuple[str, NodeId], Incarnation] = {}
+        #: By node; a later run has the role that the one before had in the end.
+        self.roles = dict.fromkeys(config.nodes, Role.BOTH)
         for node_id in config.nodes:
             self.start(node_id)
 
@@ -160,6 +162,13 @@ class Cluster:
         node.is_draining = True
         node.do(node.half.drain)
         self._go_when_idle(node)
+
+    def change_role(self, node: SimNode, role: Role) -> None:
+        """It does something else for others from now on."""
+        self.world.note(node.name, "has the role", role.name)
+        self.roles[node.node_id] = role
+        self.num_roles += 1
+        node.do(lambda: node.half.change_role(role))
 
     def _go_when_idle(self, node: SimNode) -> None:
         if node.is_alive and not audit_rest(node):

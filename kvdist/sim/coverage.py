@@ -11,10 +11,11 @@ from enum import Enum
 from typing import Any, Final
 
 from kvdist.connector.machine import Table
-from kvdist.connector.tables import claim, contact, grant, lease, part, pull, serve
+from kvdist.connector.tables import claim, contact, duty, grant, lease, part, pull, serve
 
 TABLES: Final[tuple[Table[Any, Any, Any], ...]] = (
-    contact.CONTACT, lease.LEASE, grant.GRANT, serve.SERVE, claim.CLAIM, pull.PULL, part.PART,
+    contact.CONTACT, duty.DUTY, lease.LEASE, grant.GRANT, serve.SERVE, claim.CLAIM, pull.PULL,
+    part.PART,
 )  # fmt: skip
 
 Row = tuple[str, str, str]

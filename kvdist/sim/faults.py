@@ -39,6 +39,8 @@ class Faults:
     fail_step: float = 0.0
     #: A second: a node process does nothing for a while (its clock goes on).
     pause: float = 0.0
+    #: A second: some node's role becomes another.
+    change_role: float = 0.0
     #: Of requests: aborted at some time.
     abort: float = 0.0
     #: Of control and data messages: garbage comes in their place, or beside them; of requests: they
@@ -56,6 +58,7 @@ KINDS: Final[dict[str, Faults]] = {
     "deaths": Faults(kill_node=0.03, kill_worker=0.03),
     "steps": Faults(long_step=0.02, fail_step=0.02, pause=0.05),
     "garbage": Faults(garbage=0.02),
+    "roles": Faults(change_role=0.2),
 }
 
 

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kvdist.cache import KVCacheManager
-from kvdist.connector.effects import PeerRefused, SendToNode, SendToWorker, TicketReady, WorkerLost
+from kvdist.connector.effects import (
+    DutyOver,
+    PeerRefused,
+    SendToNode,
+    SendToWorker,
+    TicketReady,
+    WorkerLost,
+)
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.local import FromWorker, PartEnded, ToWorker
 from kvdist.connector.messages import Greeting, NodeMessage
@@ -73,6 +80,7 @@ class SimNode:
             holdings,
             self._new_lease_id,
             self.fingerprint,
+            cluster.roles[node_id],
         )
         self.scheduler = Scheduler(self.manager, cluster.scheduler_config, self.half)
         holdings.lending = Lending(self.scheduler)
@@ -220,6 +228,8 @@ class SimNode:
             case SendToNode(node, message):
                 self._world.note(self.name, f"to {node}", message)
                 self.cluster.post.send(self.node_id, self.run, effect)
+            case DutyOver(duty):
+                self._world.note(self.name, "has left", duty.name)
             case PeerRefused(node, differences):
                 self._world.note(self.name, f"can't work with {node}", differences)
             case SendToWorker(rank, message):

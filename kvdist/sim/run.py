@@ -14,6 +14,7 @@ from kvdist.sim.cluster import Cluster, Violation
 from kvdist.sim.faults import Faults
 from kvdist.sim.script import (
     Action,
+    ChangeRole,
     Come,
     CutLink,
     Drain,
@@ -139,6 +140,8 @@ def _do(cluster: Cluster, action: Action) -> None:
                 cluster.kill_worker(node.workers[rank], node)
         case Drain(_, name):
             cluster.drain(cluster.nodes[name])
+        case ChangeRole(_, name, role):
+            cluster.change_role(cluster.nodes[name], role)
         case Pause(_, name, seconds):
             world.note(cluster.nodes[name].name, "stands still", seconds)
             cluster.nodes[name].pause(seconds)
@@ -163,6 +166,7 @@ def _sum_up(report: Report, cluster: Cluster) -> None:
             "sequences aborted": clients.num_aborted,
             "prefills refused": clients.num_refused,
             "restarts": cluster.num_restarts,
+            "changes of role": cluster.num_roles,
             "bad messages": cluster.num_bad + cluster.post.num_bad,
             "bodies refused": cluster.num_refused,
         }

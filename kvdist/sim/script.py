@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeAlias
 
+from kvdist.connector.messages import Role
 from kvdist.ids import NodeId
 from kvdist.sim.clients import Job, Way
 from kvdist.sim.cluster import ClusterConfig
@@ -55,6 +56,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRole:
+    """A node lends, reads, or does both, from now on."""
+
+    at: float
+    node: NodeId
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """A node process stands still."""
 
@@ -90,7 +100,9 @@ class StallLink:
     seconds: float
 
 
-Action: TypeAlias = Come | KillNode | KillWorker | Drain | Pause | Partition | CutLink | StallLink
+Action: TypeAlias = (
+    Come | KillNode | KillWorker | Drain | ChangeRole | Pause | Partition | CutLink | StallLink
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,7 @@ class Walk:
             "kill node": faults.kill_node,
             "kill worker": faults.kill_worker,
             "drain": 0.0 if calm else 0.02,
+            "role": faults.change_role,
             "pause": faults.pause,
             "partition": faults.partition,
             "cut": faults.cut,
@@ -153,6 +166,8 @@ class Walk:
                 return KillWorker(at, node, chance.randrange(self.config.ranks[node]))
             case "drain":
                 return Drain(at, node)
+            case "role":
+                return ChangeRole(at, node, chance.choice(list(Role)))
             case "pause":
                 return Pause(at, node, chance.choice((0.5, 3.0, 35.0)))
             case "partition" if len(self._nodes) > 1:

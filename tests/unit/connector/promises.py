@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Protocol, Self
 
 from kvdist.connector.machine import Machine, Table
-from kvdist.connector.tables import claim, contact, grant, lease, part, pull, serve
+from kvdist.connector.tables import claim, contact, duty, grant, lease, part, pull, serve
 
 
 class World(Protocol):
@@ -64,7 +64,7 @@ def _events(table: Table[Any, Any, Any]) -> list[Any]:
 
 
 #: Of all tables.
-_END_STATES = ("GONE", "OVER", "GOOD", "LOADED")
+_END_STATES = ("GONE", "OVER", "GOOD", "LOADED", "OFF")
 
 
 def _check_end(state: Enum, world: World) -> None:
@@ -150,6 +150,41 @@ class ContactWorld:
     @property
     def end(self) -> str:
         return "GONE" if self.is_gone else ""
+
+
+@dataclass(frozen=True)
+class DutyWorld:
+    """Nothing new is accepted while it is left; "over" is said once, when nothing of it is left."""
+
+    has: bool = True
+    is_over: bool = False
+
+    def can_come(self, event: duty.Event) -> bool:
+        e = duty.Event
+        match event:
+            case e.TAKE:
+                return not self.has
+            case e.LEAVE:
+                return self.has
+            case _:
+                return not self.has and not self.is_over
+
+    def after(self, event: duty.Event, effects: Collection[duty.Effect]) -> "DutyWorld":
+        e, f = duty.Event, duty.Effect
+        match event:
+            case e.TAKE:
+                assert list(effects) == [f.ACCEPT, f.ANNOUNCE]
+                return DutyWorld()
+            case e.LEAVE:
+                assert list(effects) == [f.REFUSE, f.ANNOUNCE]
+                return replace(self, has=False)
+            case _:
+                assert list(effects) == [f.SAY_OVER]
+                return replace(self, is_over=True)
+
+    @property
+    def end(self) -> str:
+        return "OFF" if self.is_over else ""
 
 
 # -- reader's worker -------------------------------------------------------------------------------

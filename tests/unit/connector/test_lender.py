@@ -10,6 +10,7 @@ from kvdist.connector.local import Extend, Grant, Revoke
 from kvdist.connector.messages import (
     Borrow,
     Lent,
+    NoTicket,
     Progress,
     Release,
     Released,
@@ -551,8 +552,8 @@ def test_draining() -> None:
     owner.lender.on_stream("d", Stream("t"))
     ready, nothing, gone = owner.news()
     assert ready == TicketReady("b", None)
-    assert nothing == SendToNode("d", Lent(PullId(1), RUN, None))
-    assert gone == SendToNode("d", StreamState("t", Progress.GONE, None))
+    assert nothing == SendToNode("d", Lent(PullId(1), RUN, None, NoTicket.ENDING))
+    assert gone == SendToNode("d", StreamState("t", Progress.GONE, None, NoTicket.ENDING))
     assert list(owner.lender.leases) == [ticket.lease], "what is lent stays"
 
 

@@ -9,6 +9,7 @@ import pytest
 from kvdist.connector.machine import Table
 from kvdist.connector.tables.claim import CLAIM
 from kvdist.connector.tables.contact import CONTACT
+from kvdist.connector.tables.duty import DUTY
 from kvdist.connector.tables.grant import GRANT
 from kvdist.connector.tables.lease import LEASE
 from kvdist.connector.tables.part import PART
@@ -18,6 +19,7 @@ from kvdist.errors import InvalidTransition
 from tests.unit.connector.promises import (
     ClaimWorld,
     ContactWorld,
+    DutyWorld,
     GrantWorld,
     LeaseWorld,
     PartWorld,
@@ -33,6 +35,7 @@ Row = tuple[Enum, tuple[Enum, ...]]
 TABLES: list[tuple[AnyTable, World]] = [
     (CLAIM, ClaimWorld()),
     (CONTACT, ContactWorld()),
+    (DUTY, DutyWorld()),
     (GRANT, GrantWorld()),
     (LEASE, LeaseWorld()),
     (PART, PartWorld()),
