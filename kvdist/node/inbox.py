@@ -35,7 +35,7 @@ class Inbox:
                 continue
             try:
                 self._add(job, scheduler)
-            except InvalidRequest as refused:
+            except (InvalidRequest, Unavailable) as refused:
                 for request_id in job.request_ids:  # a prompt before the bad one
                     scheduler.abort(request_id)
                 self._outbox.forget(job)

@@ -25,7 +25,8 @@ class RemoteCache(Protocol):
     ) -> None:
         """`request` has come; the parameters are the remote cache's to read.
 
-        Raises: InvalidRequest for what can't be read; nothing has changed then.
+        Raises: InvalidRequest for what can't be read, WrongRole for what a node of another role
+        does; nothing has changed then.
         """
 
     def match(self, request: Request, num_local_tokens: int) -> Match:

@@ -100,7 +100,8 @@ class Scheduler:
     ) -> tuple[Sequence, ...]:
         """`params.n` sequences with this prompt wait. `name` is part of their ids, no more.
 
-        Raises: InvalidRequest; RequestTooLarge if it could never end. Nothing has changed then.
+        Raises: InvalidRequest; RequestTooLarge if it could never end; WrongRole. Nothing has
+        changed then.
         """
         if type(priority) is not int:
             raise InvalidRequest(f"priority {priority!r} is not a whole number")

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvdist.connector.effects import PeerRefused, SendToNode, SendToWorker, TicketReady, WorkerLost
+from kvdist.connector.effects import (
+    DutyOver,
+    PeerRefused,
+    SendToNode,
+    SendToWorker,
+    TicketReady,
+    WorkerLost,
+)
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import BlocksReturned, Loaded, LoadFailed, LoadQuiet
 from kvdist.connector.local import FromWorker, ToWorker
@@ -169,7 +176,7 @@ class SchedulerSide:
             match effect:
                 case SendToNode():
                     self._send(effect)
-                case PeerRefused():
+                case PeerRefused() | DutyOver():
                     pass  # for the log
                 case SendToWorker(rank, order):
                     self._to_workers.append((rank, order))

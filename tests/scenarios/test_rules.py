@@ -146,7 +146,7 @@ def t6_a_ticket_with_another_prompt() -> None:
     ticket = town.p.half.lender._ticket(lease)
     clients = town.cluster.clients
     decode = clients._decode
-    clients._decode = lambda life, _: decode(life, ticket)  # type: ignore[assignment,method-assign]
+    clients._decode = lambda life, *_: decode(life, ticket)  # type: ignore[method-assign]
     name = town.come(prompt(2), "local")
     clients._decode = decode  # type: ignore[method-assign]
     town.finish(name)
