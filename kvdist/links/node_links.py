@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 import structlog
 
 from kvdist.connector.effects import (
+    DutyOver,
     PeerRefused,
     SendToNode,
     SendToWorker,
@@ -115,6 +116,8 @@ class NodeLinks:
                     self._workers[rank].say(message)
                 case PeerRefused(node, differences):
                     _log.warning("no K/V are exchanged", peer=node, why=list(map(str, differences)))
+                case DutyOver(duty):
+                    _log.info("nothing is left of a former role", duty=duty.name.lower())
                 case _:
                     for_host.append(effect)
         self._ticking.set()
