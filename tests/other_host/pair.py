@@ -86,7 +86,9 @@ class Host:
         self.workers = [
             WorkerSide(
                 pair, node, Rank(rank),
-                WorkerHalf(hello, Rank(rank), geometry, pair.settings, sends=lambda _link: pair.sends),
+                WorkerHalf(
+                    hello, Rank(rank), geometry, pair.settings, sends=lambda _link: pair.sends
+                ),
                 memories[rank],
             )
             for rank in range(ranks)
