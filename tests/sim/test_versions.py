@@ -39,7 +39,9 @@ def test_nobody_hears_what_it_does_not_know() -> None:
         assert not report.counts["sequences failed honestly"]
         assert not report.counts["bad messages"]
         assert not report.counts["messages of a later version than was agreed on"]
-        assert not report.counts["peers refused"]
+        nodes = report.script.config.nodes.values()
+        if len({node.kv_cache_groups for node in nodes}) == 1:  # sizes can't be named in version 1
+            assert not report.counts["peers refused"]
         dropped += report.counts["messages that an older peer doesn't know"]
     assert dropped, "nothing was tried: streams are asked for before hello"
 
