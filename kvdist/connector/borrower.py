@@ -14,14 +14,7 @@ from kvdist.connector.effects import NodeEffect, SendToNode, SendToWorker
 from kvdist.connector.fallback import Fallback, Lack
 from kvdist.connector.geometry import Geometry, cuts, external_blocks, wanted
 from kvdist.connector.groups import Groups
-from kvdist.connector.host import (
-    NOTHING,
-    KVRequest,
-    Loaded,
-    LoadFailed,
-    LoadQuiet,
-    Match,
-)
+from kvdist.connector.host import NOTHING, KVRequest, Loaded, LoadFailed, LoadQuiet, Match
 from kvdist.connector.local import Cancel, Fetch, PartEnded
 from kvdist.connector.machine import Machine
 from kvdist.connector.messages import (
