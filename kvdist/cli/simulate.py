@@ -6,6 +6,7 @@ Knows nothing of: how clusters work.
 
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,10 +14,11 @@ import typer
 from kvdist import check
 from kvdist.cli.screen import Screen
 from kvdist.sim.coverage import counted_rows
-from kvdist.sim.faults import KINDS, Faults, faults_of
-from kvdist.sim.run import Report, walk
+from kvdist.sim.faults import KINDS, faults_of
+from kvdist.sim.run import Report, play, walk
+from kvdist.sim.saved import Saved, load, save as save_script
 from kvdist.sim.script import Walk
-from kvdist.sim.shrink import shrink
+from kvdist.sim.shrink import last_line, shrink
 from kvdist.sim.story import jobs_in, story
 
 _ALL = ", ".join(KINDS)
@@ -30,6 +32,12 @@ def simulate(
     faults: Annotated[
         list[str] | None, typer.Option(help=f"Several times for several kinds: {_ALL}, all.")
     ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Where the shortest script that fails goes.")
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option(exists=True, help="Play what was saved so, in place of walks.")
+    ] = None,
 ) -> None:
     """Walk through whatever clusters may meet, and audit every node after every event.
 
@@ -39,6 +47,9 @@ def simulate(
     chosen = faults_of(faults or ["all"])
     if not check.level:
         check.level = 1
+    if script is not None:
+        _play(Screen(), script)
+        return
     screen, started = Screen(), time.perf_counter()
     counts: Counter[str] = Counter()
     num_events = virtual = 0.0
@@ -62,23 +73,39 @@ def simulate(
     missed = [row for row, count in rows.items() if not count]
     screen.line(f"{len(rows) - len(missed)} of {len(rows)} rows of the tables were taken")
     if failed is not None:
-        _tell(screen, failed, chosen)
+        _shorten(screen, failed, save)
         raise typer.Exit(1)
     screen.line("all as promised")
 
 
-def _tell(screen: Screen, report: Report, faults: Faults) -> None:
+def _play(screen: Screen, path: Path) -> None:
+    saved = load(path)
+    screen.line(f"once it showed: {saved.shows}")
+    report = play(saved.script)
+    if report.failure:
+        _tell(screen, report)
+        raise typer.Exit(1)
+    screen.line("all as promised")
+
+
+def _shorten(screen: Screen, report: Report, save: Path | None) -> None:
     screen.line(f"\nseed {report.script.seed}: {report.failure}", "red")
-    screen.line(f"with {faults}")
     shortest = shrink(report)
+    if save is not None:
+        save_script(Saved(shortest.script, last_line(shortest.failure)), save)
     screen.line(f"\nthe shortest script that fails so, {len(shortest.script.actions)} actions:")
-    for action in shortest.script.actions:
+    _tell(screen, shortest)
+
+
+def _tell(screen: Screen, report: Report) -> None:
+    screen.line(f"with {report.script.faults}")
+    for action in report.script.actions:
         screen.line(f"  {action}")
-    screen.line(f"\n{shortest.failure}", "red")
-    if shortest.cluster is None:
+    screen.line(f"\n{report.failure}", "red")
+    if report.cluster is None:
         return
-    log = shortest.cluster.world.log
-    for job in jobs_in(shortest.failure) or jobs_in(str(shortest.script.actions))[:1]:
+    log = report.cluster.world.log
+    for job in jobs_in(report.failure) or jobs_in(str(report.script.actions))[:1]:
         screen.line(f"\nthe story of {job}:")
         for line in story(log, job):
             screen.line(f"  {line}")

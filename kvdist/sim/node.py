@@ -239,6 +239,8 @@ class SimNode:
                 self.cluster.clients.ticket_ready(self, request_id, ticket)
             case WorkerLost(rank):
                 self._world.note(self.name, "gives up a worker", rank)
+                if self.workers[rank].is_alive:  # it always acknowledges, and in time
+                    self.cluster.violated(f"T15: {self.name} waits in vain for worker {rank}")
                 self.cluster.kill(self)
             case _:
                 self._world.note(self.name, "moved", effect)

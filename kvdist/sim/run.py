@@ -41,6 +41,8 @@ class Report:
     #: Empty: all was as promised.
     failure: str = ""
     num_events: int = 0
+    #: When faults stopped, or a promise was broken before that.
+    ended_at: float = 0.0
     seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     cluster: Cluster | None = None
@@ -51,7 +53,8 @@ def walk(walk_: Walk, seed: int, faults: Faults, num_events: int) -> Report:
     done: list[Action] = []
     script = Script(seed, walk_.config, faults, ())
     report = _run(script, _noted(walk_, done), num_events)
-    report.script = replace(script, actions=tuple(done))
+    acted = tuple(action for action in done if action.at <= report.ended_at)
+    report.script = replace(script, actions=acted, ends_at=report.ended_at)
     return report
 
 
@@ -91,7 +94,11 @@ def _run(script: Script, actions: Iterable[Action], num_events: int | None) -> R
     report = Report(script)
     try:
         cluster = report.cluster = Cluster(script.config, script.faults, script.seed)
-        _act(cluster, iter(actions), num_events)
+        try:
+            _act(cluster, iter(actions), num_events)
+            _go_on_until(cluster, script.ends_at)
+        finally:
+            report.ended_at = cluster.world.now
         cluster.stop_faults()
         _rest(cluster)
         cluster.audit_rest()
@@ -115,6 +122,12 @@ def _act(cluster: Cluster, actions: Iterator[Action], num_events: int | None) ->
         _do(cluster, action)
         if world.num_events % 50 == 0:
             cluster.clients.forget_ended()
+
+
+def _go_on_until(cluster: Cluster, end: float) -> None:
+    world = cluster.world
+    while (at := world.next_at()) is not None and at <= end:
+        world.step()
 
 
 def _rest(cluster: Cluster) -> None:

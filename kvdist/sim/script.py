@@ -113,6 +113,8 @@ class Script:
     config: ClusterConfig
     faults: Faults
     actions: tuple[Action, ...]
+    #: When faults stop, if that isn't with the last action.
+    ends_at: float = 0.0
 
     def without(self, first: int, last: int) -> "Script":
         """The same without some actions."""

@@ -2,22 +2,30 @@
 
 Owns:   nothing.
 Knows nothing of: what the actions are.
-Source: delta debugging (Zeller's ddmin), on the list of actions.
+Source: delta debugging (Zeller's ddmin), on the list of actions; then kinds of faults are left out.
 """
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Final
 
+from kvdist.sim.faults import Faults
 from kvdist.sim.run import Report, play
 
 #: Runs that may be spent on it.
 MOST_RUNS: Final = 600
 
 
+def last_line(failure: str) -> str:
+    """What a failure comes down to."""
+    return failure.strip().splitlines()[-1]
+
+
 def kind_of(failure: str) -> str:
     """What kind of failure it is: the words, without names and numbers."""
-    last = failure.strip().splitlines()[-1]
-    words = (word for word in last.split() if not any(letter.isdigit() for letter in word))
+    words = (
+        word for word in last_line(failure).split() if not any(letter.isdigit() for letter in word)
+    )
     return " ".join(words)[:60]
 
 
@@ -43,4 +51,15 @@ def shrink(report: Report, on_run: Callable[[int], None] = lambda _: None) -> Re
                 first += size
         if not removed or size > 1:
             size //= 2
+    return _with_fewer_faults(best, wanted)
+
+
+def _with_fewer_faults(best: Report, wanted: str) -> Report:
+    for field in fields(Faults):
+        script = best.script
+        if not getattr(script.faults, field.name):
+            continue
+        found = play(replace(script, faults=replace(script.faults, **{field.name: 0.0})))
+        if found.failure and kind_of(found.failure) == wanted:
+            best = found
     return best

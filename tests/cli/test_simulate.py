@@ -1,10 +1,13 @@
 """`kvdist simulate`: what it prints when all is well, and when a promise is broken."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner, Result
 
 from kvdist.cli.main import app
 from kvdist.connector import rules
+from kvdist.sim.saved import load
 
 
 def run(*arguments: str) -> Result:
@@ -31,6 +34,32 @@ def test_a_broken_promise_is_shrunk_and_told(monkeypatch: pytest.MonkeyPatch) ->
     assert result.exit_code == 1
     assert "the shortest script that fails so" in result.output
     assert "the story of job" in result.output
+
+
+def test_a_script_that_failed_is_saved_and_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = str(tmp_path / "script.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(rules, "may_return", lambda *_: True)
+        failed = run("simulate", "--walks", "20", "--steps", "600", "--save", script)
+        assert failed.exit_code == 1
+        again = run("simulate", "--script", script)
+        assert again.exit_code == 1
+    assert load(Path(script)).shows in failed.output
+    assert "the story of job" in again.output
+    mended = run("simulate", "--script", script)
+    assert mended.exit_code == 0, mended.output
+    assert "once it showed: " in mended.output
+    assert "all as promised" in mended.output
+
+
+def test_what_is_no_script(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    path.write_text("{}")
+    result = run("simulate", "--script", str(path))
+    assert result.exit_code == 2
+    assert "no script" in result.output
 
 
 def test_unknown_fault() -> None:

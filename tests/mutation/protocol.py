@@ -22,8 +22,9 @@ from kvdist.connector.machine import Table
 from kvdist.connector.tables import claim, grant, lease, part, pull, serve
 from kvdist.sched import lending
 from kvdist.sim.faults import faults_of
-from kvdist.sim.run import Report, calm_walk, walk
+from kvdist.sim.run import calm_walk, walk
 from kvdist.sim.script import Walk
+from kvdist.sim.shrink import last_line
 from tests.mutation.results import KEPT, Finding, Results, digest
 
 TABLES: Final[dict[str, Table[Any, Any, Any]]] = {
@@ -120,17 +121,12 @@ def find(mutant: Mutant, num_seeds: int = NUM_SEEDS) -> Finding:
         for seed in range(num_seeds // 10):
             report = calm_walk(seed, 2 + seed % 2, NUM_EVENTS)
             if report.failure:
-                return Finding(seed, "calm: " + last_line(report), num_seeds)
+                return Finding(seed, "calm: " + last_line(report.failure)[:120], num_seeds)
         for seed in range(num_seeds):
             report = walk(Walk(seed, 2 + seed % 2, faults), seed, faults, NUM_EVENTS)
             if report.failure:
-                return Finding(seed, last_line(report), num_seeds)
+                return Finding(seed, last_line(report.failure)[:120], num_seeds)
     return Finding(None, "", num_seeds)
-
-
-def last_line(report: Report) -> str:
-    """Of what a walk says."""
-    return report.failure.strip().splitlines()[-1][:120]
 
 
 def main() -> int:
