@@ -68,12 +68,12 @@ async def _run(plan: Plan, screen: Screen, *, wants_ledgers: bool) -> Ledgers:
     width = max(map(len, names))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
 
-    def is_ready(url: str, model: str) -> None:
+    def is_ready() -> None:
         bars.close()
-        body = json.dumps({"model": model, "prompt": _PROMPT, "max_tokens": 32})
-        screen.line(f"ready: {url}", "bold green")
+        body = json.dumps({"model": cluster.model, "prompt": _PROMPT, "max_tokens": 32})
+        screen.line(f"ready: {cluster.url}", "bold green")
         screen.line(
-            f"  curl {url}/v1/completions -H 'Content-Type: application/json' "
+            f"  curl {cluster.url}/v1/completions -H 'Content-Type: application/json' "
             f"-d {shlex.quote(body)}"
         )
 
@@ -87,4 +87,5 @@ async def _run(plan: Plan, screen: Screen, *, wants_ledgers: bool) -> Ledgers:
                 style = _STYLES.get(line.level, "")
                 screen.tagged(f"{name:{width}} | ", line.text, style, colours[name])
 
-        return await Cluster(plan, say).run(is_ready, wants_ledgers=wants_ledgers)
+        cluster = Cluster(plan, say)
+        return await cluster.run(is_ready, wants_ledgers=wants_ledgers)

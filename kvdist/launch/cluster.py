@@ -11,8 +11,16 @@ Knows nothing of: terminals.
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence as Listing
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence as Listing,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final, TypeAlias
 
 import aiohttp
@@ -33,80 +41,92 @@ Ledgers: TypeAlias = dict[str, dict[str, Any]]
 
 
 class Cluster:
-    """See `run`. `say` hears every line of every process."""
+    """See `run`, and `launched`. `say` hears every line of every process."""
 
     def __init__(self, plan: Plan, say: Callable[[str, Line], None]) -> None:
         self._plan, self._say = plan, say
         self._env = plan.environment()
+        self._lifeline = Lifeline()
         self._children: dict[str, Child] = {}
-        #: Where each node serves, once all are ready.
-        self._apis: dict[str, str] = {}
+        #: What nodes say of themselves, by name, once all are ready.
+        self._members: dict[str, dict[str, Any]] = {}
         self._asked, self._asked_again = asyncio.Event(), asyncio.Event()
-        self._url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._listens: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def run(
-        self, is_ready: Callable[[str, str], None], *, wants_ledgers: bool = False
-    ) -> Ledgers:
+    async def run(self, is_ready: Callable[[], None], *, wants_ledgers: bool = False) -> Ledgers:
         """Until SIGTERM or SIGINT; all processes are gone then. The nodes' ledgers, if wanted.
 
-        `is_ready` is told the URL and the model. Raises: ProcessEnded.
+        Raises: ProcessEnded.
         """
-        lifeline = Lifeline()
-        ledgers: Ledgers = {}
         try:
             with self._signals():
-                if await self._begin(lifeline, is_ready):
+                if await self.begin():
+                    is_ready()
                     await self._unless_one_ends(asyncio.Event().wait())
-                await self._end([ROUTER])
-                if wants_ledgers:
-                    ledgers = await self._ledgers()
-                await self._end(self._children)
+                return await self.end(wants_ledgers=wants_ledgers)
         finally:
-            for child in self._children.values():
-                child.kill()
-            for child in self._children.values():
-                await child.ended()
-            lifeline.close()
-        return ledgers
+            await self.close()
+
+    # -- what there is, once it has begun ------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """Where the router listens."""
+        return self._listens.result()
+
+    @property
+    def model(self) -> str:
+        """What clients call it."""
+        return str(next(iter(self._members.values()))["model"])
+
+    def process_id(self, name: str) -> int:
+        """Of a node, or of the router."""
+        return self._children[name].process.pid
+
+    async def ledgers(self) -> Ledgers:
+        """Of all nodes; instead of one that can't be had, why."""
+        key = os.environ.get("KVDIST_API_KEY")
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        found: Ledgers = {}
+        for name, member in self._members.items():
+            try:
+                found[name] = await _get(f"{member['api']}/debug/ledger", headers)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                found[name] = {"balanced": False, "reason": str(error) or type(error).__name__}
+        return found
 
     # -- the beginning -------------------------------------------------------------------------
 
-    async def _begin(self, lifeline: Lifeline, is_ready: Callable[[str, str], None]) -> bool:
-        """False: asked to end before all are ready."""
-        await self._start(ROUTER, self._plan.router(lifeline.theirs), lifeline)
-        if not await self._unless_one_ends(asyncio.shield(self._url)):
+    async def begin(self) -> bool:
+        """Until all nodes are ready; False: asked to end before that. Raises: ProcessEnded."""
+        descriptor = self._lifeline.theirs
+        await self._start(ROUTER, self._plan.router(descriptor))
+        if not await self._unless_one_ends(asyncio.shield(self._listens)):
             return False
         for name in self._plan.nodes:
-            command = self._plan.node(name, self._url.result(), lifeline.theirs)
-            await self._start(name, command, lifeline)
-        if not await self._unless_one_ends(self._all_ready()):
-            return False
-        members = await self._members()
-        self._apis = {name: members[name]["api"] for name in self._plan.nodes}
-        is_ready(self._url.result(), members[next(iter(self._apis))]["model"])
-        return True
+            await self._start(name, self._plan.node(name, self.url, descriptor))
+        return await self._unless_one_ends(self._all_ready())
 
-    async def _start(self, name: str, command: Listing[str], lifeline: Lifeline) -> None:
-        self._children[name] = await Child.start(name, command, self._env, lifeline, self._hear)
+    async def _start(self, name: str, command: Listing[str]) -> None:
+        child = await Child.start(name, command, self._env, self._lifeline, self._hear)
+        self._children[name] = child
 
     def _hear(self, name: str, text: str) -> None:
         line = Line.read(text)
         self._say(name, line)
-        if name == ROUTER and line.event == "listening" and not self._url.done():
-            self._url.set_result(str(line.values["url"]))
+        if name == ROUTER and line.event == "listening" and not self._listens.done():
+            self._listens.set_result(str(line.values["url"]))
 
     async def _all_ready(self) -> None:
-        while True:
-            members = await self._members()
-            if all(name in members and members[name]["ready"] for name in self._plan.nodes):
-                return
-            await asyncio.sleep(_LOOK_S)
-
-    async def _members(self) -> dict[str, dict[str, Any]]:
-        """What the registry says, by name of the node."""
         token = {"Authorization": f"Bearer {self._env['KVDIST_REGISTRY_TOKEN']}"}
-        told = await _get(f"{self._url.result()}/registry/nodes", token)
-        return {node["node_id"]: node for node in told["nodes"]}
+        while True:
+            with suppress(aiohttp.ClientError, OSError):  # of a router that is ending
+                told = (await _get(f"{self.url}/registry/nodes", token))["nodes"]
+                ready = {one["node_id"]: one for one in told if one["ready"]}
+                if ready.keys() >= self._plan.nodes.keys():
+                    self._members = {name: ready[name] for name in self._plan.nodes}
+                    return
+            await asyncio.sleep(_LOOK_S)
 
     async def _unless_one_ends(self, work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> bool:
         """Wait for `work`; False: asked to end before that. Raises: ProcessEnded."""
@@ -145,6 +165,21 @@ class Cluster:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
+    async def end(self, *, wants_ledgers: bool = False) -> Ledgers:
+        """First the router, which answers what is open; the ledgers, if wanted; then the nodes."""
+        await self._end([ROUTER])
+        ledgers = await self.ledgers() if wants_ledgers else {}
+        await self._end(self._children)
+        return ledgers
+
+    async def close(self) -> None:
+        """Whatever is left is killed."""
+        for child in self._children.values():
+            child.kill()
+        for child in self._children.values():
+            await child.ended()
+        self._lifeline.close()
+
     async def _end(self, names: Collection[str]) -> None:
         """They may finish what they do; asked again, or after a while, they may not."""
         children = [child for name, child in self._children.items() if name in names]
@@ -165,17 +200,19 @@ class Cluster:
             ending.cancel()
             again.cancel()
 
-    async def _ledgers(self) -> Ledgers:
-        """By node; instead of one that can't be had, why."""
-        key = os.environ.get("KVDIST_API_KEY")
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        found: Ledgers = {}
-        for name, url in self._apis.items():
-            try:
-                found[name] = await _get(f"{url}/debug/ledger", headers)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                found[name] = {"balanced": False, "reason": str(error) or type(error).__name__}
-        return found
+
+@asynccontextmanager
+async def launched(
+    plan: Plan, say: Callable[[str, Line], None] = lambda name, line: None
+) -> AsyncIterator[Cluster]:
+    """The block has a cluster that is ready; afterwards all of it is gone. Raises: ProcessEnded."""
+    cluster = Cluster(plan, say)
+    try:
+        await cluster.begin()
+        yield cluster
+        await cluster.end()
+    finally:
+        await cluster.close()
 
 
 def _ask_to_end(children: Iterable[Child]) -> None:
