@@ -56,7 +56,7 @@ app.command("simulate")(simulate)
 app.command("serve")(serve)
 app.add_typer(trace, name="trace")
 app.command("router")(router)
-app.command("up", hidden=True)(up)  # until nodes can register
+app.command("up")(up)
 app.command("worker", hidden=True)(worker)
 
 

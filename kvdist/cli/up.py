@@ -20,8 +20,8 @@ from kvdist.launch.plan import ROUTER, Plan
 _COLOURS: Final = ("cyan", "magenta", "green", "yellow", "blue")
 _STYLES: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "dim"}
 _PROMPT: Final = (
-    "A cache remembers what was computed before, so that nobody has to compute it again. "
-    "In one sentence, why is that useful?"
+    "A story about a cache that remembered everything that it had ever computed.\n\n"
+    "Once upon a time, there was a cache"
 )
 
 

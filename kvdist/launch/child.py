@@ -102,7 +102,8 @@ class Child:
             self._say(rest)
 
     def _say(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
+        # Of a bar that is drawn again and again, how it ended.
+        text = line.decode(errors="replace").rstrip().rsplit("\r", 1)[-1]
         if text:
             self._tail.append(text)
             self._hear(self.name, text)

@@ -51,7 +51,11 @@ def default_model(progress: Progress, folder: Path | None = None) -> Path:
         gguf = _fetch(Path(scratch))
         made = Path(scratch) / NAME
         _convert(gguf, made, progress)
-        made.replace(target)
+        try:
+            made.replace(target)
+        except OSError:  # where nobody can lock, somebody else was faster
+            if not (target / "config.json").is_file():
+                raise
     progress("ready", 1.0)
     return target
 

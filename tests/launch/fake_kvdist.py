@@ -30,6 +30,7 @@ class Node:
             sys.stdout.write("something is missing\n")
             sys.exit(3)
         self.say("loading", what="weights", share=0.5)
+        sys.stderr.write("10 %\r50 %\r100 %\n")
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.asked)
         server = web.Application()

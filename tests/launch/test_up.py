@@ -116,6 +116,7 @@ def test_a_pair_that_answers_and_ends() -> None:
         log = "".join(found.log)
         assert re.search(r"^p0     \| 10:20:30 loading share=0.5 what=weights$", log, re.MULTILINE)
         assert re.search(r"^router \| .* listening url=", log, re.MULTILINE)
+        assert "p0     | 100 %\n" in log
         assert log.index("drained") < log.index("10:20:30 asked to end")
 
 

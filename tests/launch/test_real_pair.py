@@ -1,0 +1,42 @@
+"""`kvdist up` with real nodes and a stub for a model: the words are those of one perfect node."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from kvdist.launch.cluster import Cluster, launched
+from kvdist.launch.plan import Plan
+from tests.node.running import perfect
+
+PROMPTS = ["x" * 100, "x" * 100 + "y" * 77, "a prompt that shares nothing with the others" * 5]
+
+
+async def ask(cluster: Cluster, **body: Any) -> Any:
+    url = f"{cluster.url}/v1/completions"
+    async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+        return answer
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm", "ucx"])
+def test_tokens_equal_those_of_one_node(transport: str) -> None:
+    async def main() -> None:
+        plan = Plan(model="stub", transport=transport, port=0)
+        async with asyncio.timeout(55), launched(plan) as cluster:
+            num_remote = 0
+            for prompt in [*PROMPTS, *PROMPTS]:
+                answer = await ask(cluster, prompt=prompt, max_tokens=20)
+                assert answer["choices"][0]["text"] == perfect(prompt, 20)
+                details = answer["usage"]["prompt_tokens_details"]
+                num_remote += details["remote_computed_tokens"]
+            assert num_remote > 200
+            answers = await asyncio.gather(
+                *(ask(cluster, prompt=f"{i} " * 50, max_tokens=9) for i in range(20))
+            )
+            for i, answer in enumerate(answers):
+                assert answer["choices"][0]["text"] == perfect(f"{i} " * 50, 9)
+
+    asyncio.run(main())
