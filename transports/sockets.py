@@ -2,8 +2,9 @@
 
 Knows nothing of: wires; what is said over a socket.
 Sockets: no delay (small frames go out at once); buffer sizes are the kernel's, which grows them as
-         a path needs, while a size that is set stays and is capped. Keep-alive is the session's,
-         which also notices a peer that is stopped.
+         a path needs, while a size that is set stays and is capped. Only within a host, where no
+         path needs much, a small one is set. Keep-alive is the session's, which also notices a
+         peer that is stopped.
 """
 
 import asyncio
@@ -11,10 +12,14 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from transports.address import Address
 from transports.errors import LocalMisuse, TransportError, Unreachable
+
+#: What may lie between two sockets of one host, at half of what the kernel counts: so little stays
+#: in the caches. With the megabytes that the kernel grows to, bulk takes half as long again.
+_WITHIN_HOST_BYTES: Final = 512 << 10
 
 #: Family, and what `connect` and `bind` take.
 _Place: TypeAlias = tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
@@ -85,8 +90,10 @@ async def _connect(place: _Place, limit_s: float) -> socket.socket:
 
 
 def tune(sock: socket.socket) -> None:
-    """Small frames go out at once."""
+    """Small frames go out at once; within a host little is under way."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if sock.getsockname()[0] == sock.getpeername()[0]:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WITHIN_HOST_BYTES)
 
 
 def reason_of(error: OSError | None) -> str:
