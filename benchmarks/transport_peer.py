@@ -17,7 +17,6 @@ traceback on stderr and an end.
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from typing import Any
@@ -69,9 +68,10 @@ async def read(address: str, main_thread: MainThread) -> None:
 
 def _about_ucx(link: Link) -> dict[str, Any]:
     """What UCX goes through, for the record, and the settings, so that tools can have the same."""
+    from transports import ucp
     from transports.ucx_settings import settings
 
-    ours = {f"UCX_{name}": value for name, value in settings(os.environ).items()}
+    ours = {f"UCX_{name}": value for name, value in settings(ucp.environment()).items()}
     return {"lanes": getattr(getattr(link, "_wire", None), "lanes", []), "settings": ours}
 
 

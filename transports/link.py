@@ -92,7 +92,7 @@ class WireLink(Link):
             self._sent.set()
 
     def _check_message(self, kind: int, meta: bytes, size: int) -> None:
-        if not isinstance(kind, int) or not 0 <= kind <= 255:
+        if not isinstance(kind, int) or isinstance(kind, bool) or not 0 <= kind <= 255:
             raise LocalMisuse(f"kind {kind!r} is not within 0 .. 255")
         if not isinstance(meta, bytes) or len(meta) > self._session.max_meta_bytes:
             raise LocalMisuse(f"meta is bytes, at most {self._session.max_meta_bytes}")

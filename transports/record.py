@@ -4,12 +4,12 @@ Owns:   the format of recordings.
 Knows nothing of: any one transport, clocks (one is passed in).
 Units:  bytes; times are nanoseconds in files, seconds elsewhere. Integers are little-endian.
 
-    file    "kxrecord" version 1 | entries
-    entry   what 1 | flags 1 | wire 2 | length 4 | time 8 | size 8 | crc 4 | entry crc 4 | data
+    file    "kxrecord" version 2 | entries
+    entry   what 1 | flags 1 | wire 4 | length 4 | time 8 | size 8 | crc 4 | entry crc 4 | data
     what    0 head sent, 1 body sent, 2 head received, 3 body received
     flags   1: the data is the body; a head always has its data
 
-The entry's crc covers the 28 bytes before it. `size` and `crc` (crc32) are those of the head or
+The entry's crc covers the 30 bytes before it. `size` and `crc` (crc32) are those of the head or
 body, whose data is `length` bytes: all of it, or none. A file that breaks off ends in an error,
 after all whole entries. A frame of which only a part was sent (`faulty`) isn't told.
 """
@@ -31,8 +31,8 @@ from transports.session import Session
 from transports.wire import Wire
 from transports.wrapped import WrappedTransport, WrappedWire
 
-MAGIC: Final = b"kxrecord\x01"
-_ENTRY: Final = struct.Struct("<BBHIQQI")
+MAGIC: Final = b"kxrecord\x02"
+_ENTRY: Final = struct.Struct("<BBIIQQI")
 _CRC: Final = struct.Struct("<I")
 _PROOF_BYTES: Final = 32
 
@@ -76,7 +76,7 @@ class RecordingTransport(WrappedTransport):
     def wrap(self, wire: Wire) -> Wire:
         """See `WrappedTransport.wrap`."""
         number, self._num_wires = self._num_wires, self._num_wires + 1
-        return _RecordingWire(wire, self, number & 0xFFFF)
+        return _RecordingWire(wire, self, number)
 
     def write(self, what: int, wire: int, views: Sequence[memoryview]) -> None:
         """Add an entry. Raises: PeerLost if the file has failed, now or before."""

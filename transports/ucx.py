@@ -65,8 +65,10 @@ _SHARED_MEMORY: Final = frozenset({"posix", "sysv", "cma", "xpmem", "knem", "sel
 #: Transports that read a peer's memory without its doing. Over all others UCX has the peer's worker
 #: answer each read, and a reader that goes in the middle of it can take that process down.
 _READING: Final = frozenset({"cma", "knem", "rc_verbs", "rc_mlx5", "dc_mlx5"})
-#: Through shared memory a part this large takes a few ms, and a new one costs half of one.
+#: Within a host a part this large takes a few ms, and a new one costs half of one.
 _PART_BYTES: Final = 32 << 20
+#: Over tcp a call of UCX's progress moves hundreds of KB, and all of a turn's hold up the loop.
+_STREAM_CALLS: Final = 4
 #: After a goodbye: what was flushed has long arrived by then.
 _LINGER_S: Final = 1.0
 
@@ -116,7 +118,7 @@ class UcxWire(Wire):
             raise RemoteProtocol("no greeting over UCX")
         self.lanes = worker.lanes()
         await self._agree_on_reads(worker)
-        self._look_at_lanes(boot_id == _boot_id())
+        self._look_at_lanes(worker, boot_id == _boot_id())
 
     def _make_worker(self) -> Worker:
         tags = [self._tag_in | each for each in (_HEAD, _BODY, _COMMIT)]
@@ -146,10 +148,12 @@ class UcxWire(Wire):
     def _transports(self) -> set[str]:
         return {lane.partition("/")[0] for lane in self.lanes}
 
-    def _look_at_lanes(self, same_host: bool) -> None:
+    def _look_at_lanes(self, worker: Worker, same_host: bool) -> None:
         over_memory = bool(self._transports() & _SHARED_MEMORY)
-        if over_memory:
+        if over_memory or same_host:
             self.least_part_bytes = _PART_BYTES
+        if not over_memory:
+            worker.calls_per_turn = _STREAM_CALLS
         full = over_memory and self.capabilities.one_sided_reads
         if same_host and not full and "UCX_TLS" not in os.environ:
             self.concern = (

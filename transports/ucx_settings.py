@@ -24,6 +24,9 @@ DEFAULTS: Final = {
     # The receiver fetches. In put schemes the peer writes into our memory, and goes on to do so
     # when our side of the link has ended: no buffer would ever be quiet.
     "RNDV_SCHEME": "get_zcopy",
+    # Over tcp the kernel takes messages from here on out of their place, where UCX would copy them
+    # first: it knows nothing of bodies that no cache holds.
+    "ZCOPY_THRESH": "16K",
     # By default 8K / 64K: a third of the speed.
     "TCP_TX_SEG_SIZE": "256K",
     "TCP_RX_SEG_SIZE": "512K",

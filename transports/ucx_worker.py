@@ -25,7 +25,7 @@ from transports.ucx_unread import Unread
 #: Standstill after which the worker sleeps. Waking takes longer than this; a longer one keeps
 #: other processes, perhaps the peer itself, from the core.
 SPIN_S: Final = 0.00005
-#: Calls of progress between two looks at the requests.
+#: Calls of progress between two looks at the requests, unless a link wants fewer.
 _CALLS_PER_TURN: Final = 32
 #: Calls of progress that an end may take; what hasn't ended by then, ends with the worker.
 _CALLS_AT_END: Final = 256
@@ -46,6 +46,7 @@ class Worker:
         self.context = context
         #: What has come and wasn't asked for.
         self.unread = unread
+        self.calls_per_turn = _CALLS_PER_TURN
         self._loop = asyncio.get_running_loop()
         self._on_broken: Callable[[TransportError], None] | None = on_broken
         self._operations: list[Operation[Any]] = []
@@ -168,7 +169,7 @@ class Worker:
             return
         progress, handle, calls = self._lib.ucp_worker_progress, self.handle, 0
         # What lies here goes first: a peer may send faster than we receive.
-        most = 1 if self.unread.any else _CALLS_PER_TURN
+        most = 1 if self.unread.any else self.calls_per_turn
         while calls < most and progress(handle):
             calls += 1
         moved = self._came = calls > 0

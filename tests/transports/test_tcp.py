@@ -26,6 +26,7 @@ from transports.errors import (
     TransportError,
     Unreachable,
 )
+from transports.sockets import tune
 from transports.tcp import TcpTransport
 
 MIB = 1 << 20
@@ -477,3 +478,16 @@ def test_errno_texts_are_for_people() -> None:
                 await transport.connect("tcp://127.0.0.1:1")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("source", "smaller"), [("127.0.0.1", True), ("127.0.0.2", False)])
+def test_only_within_a_host_is_the_send_buffer_ours(source: str, smaller: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sock = socket.create_connection(server.getsockname(), source_address=(source, 0))
+        with sock, server.accept()[0] as other:
+            before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            for end in (sock, other):
+                tune(end)
+            after = {end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in (sock, other)}
+            assert all(size <= MIB for size in after) is smaller
+            assert (after == {before}) is not smaller

@@ -162,7 +162,9 @@ def test_tcp_where_the_user_wants_it(
 ) -> None:
     async def main() -> None:
         async with linked(HERE) as pair:
-            assert {lane.partition("/")[0] for lane in _wire(pair.near).lanes} == {"tcp"}
+            wire = _wire(pair.near)
+            assert {lane.partition("/")[0] for lane in wire.lanes} == {"tcp"}
+            assert wire.least_part_bytes == 32 << 20  # as within any host
             await _talk(pair)
             await _no_reads(pair)
             await _bye(pair)

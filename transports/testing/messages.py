@@ -141,7 +141,7 @@ async def check_what_was_sent_may_be_overwritten(setup: Setup) -> None:
 async def check_kind_and_meta_limits(setup: Setup) -> None:
     """What is out of bounds is refused here, and the link goes on."""
     async with setup.pair() as pair:
-        for kind in (-1, 256, 1 << 70, "x", 1.0, None, b"1", [1]):
+        for kind in (-1, 256, 1 << 70, "x", 1.0, None, b"1", [1], True):
             with expect(LocalMisuse):
                 await pair.a.send(kind)  # type: ignore[arg-type]
         for meta in (bytes(0x10000), "text", None, 7, [b"meta"], bytearray(1), memoryview(b"m")):

@@ -229,7 +229,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 def _entry(what: int, flags: int, length: int, size: int, data: bytes = b"") -> bytes:
-    fixed = bytes([what, flags, 0, 0]) + length.to_bytes(4, "little") + bytes(8)
+    fixed = bytes([what, flags, 0, 0, 0, 0]) + length.to_bytes(4, "little") + bytes(8)
     fixed += size.to_bytes(8, "little") + zlib.crc32(data).to_bytes(4, "little")
     return MAGIC + fixed + zlib.crc32(fixed).to_bytes(4, "little") + data
 
@@ -309,3 +309,12 @@ def test_close_with_a_recording_that_was_closed() -> None:
             await a.close()
 
     asyncio.run(main())
+
+
+def test_wires_are_told_apart_beyond_65_536_of_them() -> None:
+    file = io.BytesIO()
+    transport = RecordingTransport(MemoryTransport(config("left")), file, lambda: 0.0)
+    for wire in (1, 1 + (1 << 16)):
+        transport.write(0, wire, [memoryview(b"head")])
+    file.seek(0)
+    assert [entry.wire for entry in read_recording(file)] == [1, 1 + (1 << 16)]
