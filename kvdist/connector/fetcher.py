@@ -309,8 +309,10 @@ class Fetcher:
         for index, group in enumerate(self._geometry.groups):
             first, last = part.fetch.wanted[index]
             is_state = group.kind == "state"
-            span = (part.asked[index], rules.readable(part.settled, first, last, is_state))
-            spans.append((span[0], max(span)))
+            asked = part.asked[index]
+            until = rules.readable(part.settled, first, last, is_state)
+            until = rules.burst_end(asked, until, self._settings.burst_tokens, is_state)
+            spans.append((asked, max(asked, until)))
             found = None
             if index < len(part.source) and index < len(part.source_groups):
                 found = pieces(part.source_groups[index], part.source[index], spans[-1])

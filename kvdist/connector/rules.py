@@ -78,3 +78,8 @@ def readable(settled: int, first: int, last: int, is_state: bool) -> int:
     if is_state:
         return last if settled >= last else first
     return max(first, min(last, settled))
+
+
+def burst_end(first: int, last: int, burst: int, is_state: bool) -> int:
+    """T16: up to which token of [first, last) bytes move at a time. Bursts end where blocks do."""
+    return last if is_state else min(last, (first // burst + 1) * burst)

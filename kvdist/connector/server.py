@@ -360,7 +360,9 @@ class Server:
         spans: list[TokenSpan] = []
         found: list[Piece] = []
         for index, group in enumerate(self._geometry.groups):
-            span = (serve.sent[index], self._readable(serve, index))
+            sent, is_state = serve.sent[index], group.kind == "state"
+            until = self._readable(serve, index)
+            span = (sent, rules.burst_end(sent, until, self._settings.burst_tokens, is_state))
             spans.append(span)
             found += self._pieces(serve, group, index, span)
         if not found:

@@ -22,6 +22,9 @@ class Settings:
     renewal_s: float = 5.0
     #: The whole life of a lease, however often it is renewed (T10).
     life_s: float = 300.0
+    #: Tokens that are sent or read at a time: after each such burst progress is seen (T16), and
+    #: others have a turn.
+    burst_tokens: int = 4096
     #: A read without progress for that long has its link cut (T16).
     stall_s: float = 10.0
     #: How often a reader reports progress to the owner.
@@ -71,8 +74,8 @@ class Settings:
             self.answer_s, self.verdict_s, self.parked_s, self.ack_s, *self.escalation_s,
         )  # fmt: skip
         counts = (
-            self.tries, self.max_parked, self.max_parked_per_peer, self.max_rounds,
-            self.max_verdicts_per_peer,
+            self.burst_tokens, self.tries, self.max_parked, self.max_parked_per_peer,
+            self.max_rounds, self.max_verdicts_per_peer,
         )  # fmt: skip
         if not all(0 < time < inf for time in times) or min(counts) < 1:
             raise ConfigError("times and counts are positive, and times end")

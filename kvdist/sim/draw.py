@@ -148,4 +148,5 @@ def _settings(chance: Random) -> Settings:
         min_pull_tokens=chance.choice((1, 1, 4)),
         max_parked=chance.choice((256, 2)),
         soft_share=chance.choice((0.25, 1.0)),
+        burst_tokens=chance.choice((4096, 4096, 8)),
     )

@@ -6,6 +6,7 @@ Knows nothing of: what actions do.
 
 import json
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from kvdist.sched.budget import SchedulerConfig
 from kvdist.sim.cluster import ClusterConfig
 from kvdist.sim.faults import Faults
 from kvdist.sim.script import (
+    ChangeRole,
     Come,
     CutLink,
     Drain,
@@ -40,7 +42,7 @@ from kvdist.sim.script import (
 _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (
-        Come, KillNode, KillWorker, Drain, Pause, Partition, CutLink, StallLink,
+        ChangeRole, Come, KillNode, KillWorker, Drain, Pause, Partition, CutLink, StallLink,
         FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec,
     )
 }  # fmt: skip
@@ -109,6 +111,8 @@ def _plain(value: object) -> Any:
             for field in told
             if getattr(value, field.name) != _default(field)
         }
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, tuple | list) else value

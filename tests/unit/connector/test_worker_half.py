@@ -28,7 +28,7 @@ from kvdist.connector.local import (
     Revoke,
     Revoked,
 )
-from kvdist.connector.messages import PartId
+from kvdist.connector.messages import PartId, TokenSpans
 from kvdist.connector.settings import Settings
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.ids import LeaseId, Rank
@@ -40,13 +40,15 @@ LEASE = LeaseId(b"a lease of p....")
 class Wire:
     """A link between `d`'s worker, who dialled, and `p`'s; bytes land when they are sent."""
 
-    def __init__(self, *, sends: bool) -> None:
-        geometry = Geometry((FULL,), 4)
+    def __init__(self, *, sends: bool, burst_tokens: int = 4096) -> None:
+        geometry, settings = Geometry((FULL,), 4), Settings(burst_tokens=burst_tokens)
         self.now = 0.0
         self.owner, self.reader = (
-            WorkerHalf(a_hello(node), Rank(0), geometry, Settings(), sends=lambda _link: sends)
+            WorkerHalf(a_hello(node), Rank(0), geometry, settings, sends=lambda _link: sends)
             for node in "pd"
         )
+        #: Of all bytes that moved: which tokens.
+        self.moved: list[TokenSpans] = []
         self.heard: list[FromWorker] = []
         #: What hosts keep back: sends and reads that don't end by themselves.
         self.hangs = False
@@ -76,11 +78,13 @@ class Wire:
             case SendBytes(_, key, spans):
                 if self.hangs:
                     return
+                self.moved.append(spans)
                 if self.reader.place("p", RUN, key[2], spans) is not None:
                     self.reader.landed(key[2], spans)
                 self.owner.sent(key)
             case ReadBytes(_, part, spans):
                 if not self.hangs:
+                    self.moved.append(spans)
                     self.reader.landed(part, spans)
             case StopSending(_, key):
                 self.owner.sent(key)
@@ -133,6 +137,16 @@ def test_a_pull_from_open_to_confirm(wire: Wire) -> None:
     wire.play()
     assert wire.heard[3:] == [Revoked(LEASE)]
     assert not wire.owner.counts + wire.reader.counts
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_long_pulls_move_in_bursts(sends: bool) -> None:
+    """T16: so that progress is seen, and others have a turn."""
+    wire = Wire(sends=sends, burst_tokens=6)
+    wire.grant()
+    wire.fetch()
+    assert wire.moved == [((0, 6),), ((6, 12),), ((12, 16),)]
+    assert wire.heard == [Granted(LEASE), *GOOD]
 
 
 def test_reading_along(wire: Wire) -> None:
