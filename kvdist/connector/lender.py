@@ -233,6 +233,12 @@ class Lender:
             self._handle(lease, Event.RELEASED)
         self._out.append(SendToNode(peer, Released(message.lease)))
 
+    def give_back(self, name: LeaseId) -> None:
+        """Nobody will come for it; of an unknown one: nothing."""
+        lease = self.leases.get(name)
+        if lease is not None and lease.machine.state is not State.GRANTING:
+            self._handle(lease, Event.RELEASED)
+
     def on_renew(self, peer: NodeId, message: Renew) -> None:
         """Unknown ones are counted and ignored."""
         for name in message.leases:

@@ -34,6 +34,7 @@ from kvdist.connector.messages import (
     Role,
     Stream,
     StreamState,
+    Ticket,
     Withdrawn,
     since,
 )
@@ -58,7 +59,7 @@ class SchedulerHalf:
         role: Role = Role.BOTH,
     ) -> None:
         self._node = node
-        self._settings, self._holdings = settings, holdings
+        self._run, self._settings, self._holdings = run, settings, holdings
         self._out: list[NodeEffect] = []
         #: What may be done: hello, and what follows for whom it was said to.
         self._ready: list[NodeEffect] = []
@@ -148,6 +149,11 @@ class SchedulerHalf:
         if duty is Role.DECODE:
             return not self.borrower.num_elsewhere
         return not (self.lender.leases or self.lender.num_questions or self._for_peers)
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Nobody will come for what this ticket of ours is for."""
+        if ticket.incarnation == self._run:
+            self.lender.give_back(ticket.lease)
 
     @property
     def num_coming_back(self) -> int:

@@ -8,13 +8,13 @@ done; from then on the two share nothing but the bytes.
 """
 
 import asyncio
-import contextlib
 import os
 import socket
 import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import structlog
@@ -125,11 +125,15 @@ class WorkerThread:
         links = WorkerLinks(half, memory, begin.settings, transport, say, _give_up)
         listener = await transport.listen(address)
         say(Listening(listener.address, fingerprint))
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(links.run(listener))
-            with contextlib.suppress(EOFError):  # the node has gone
-                await _hear_all(reader, links)
-            running.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(links.run(listener))
+                with suppress(EOFError):  # the node has gone
+                    await _hear_all(reader, links)
+                running.cancel()
+        finally:
+            if memory.region is not None:
+                memory.region.close()
 
 
 async def _hear_all(reader: asyncio.StreamReader, links: WorkerLinks) -> None:

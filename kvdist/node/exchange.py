@@ -12,7 +12,7 @@ from kvdist.cache import KVCacheConfig
 from kvdist.connector.effects import TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import Loaded
-from kvdist.connector.messages import Blocks, Release, Ticket
+from kvdist.connector.messages import Blocks, Ticket
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.ids import BlockHash, LeaseId
 from kvdist.links.members import Members
@@ -126,7 +126,7 @@ class Exchange:
     def give_back(self, ticket: Ticket) -> None:
         """Nobody will come for it."""
         self._links.tell_time()
-        self.half.from_node(self.settings.node_id, Release(ticket.lease, ticket.incarnation))
+        self.half.give_back(ticket)
         self._wake()
 
     def drain(self) -> None:
