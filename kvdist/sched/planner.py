@@ -47,10 +47,28 @@ class Planner:
         )
 
     def fill(self, planning: Planning) -> None:
-        """All that can run now is in `planning`, and in flight from now on."""
+        """All that can run now is in `planning`, and in flight from now on.
+
+        With whom steps fail again and again runs by itself: so only whose fault it is ends with it.
+        """
+        for request_id in self._remote_cache.take_answered():
+            self._waiting.ask_again(request_id)
+        if any(self._plan_alone(sequence, planning) for sequence in self._roster.suspects()):
+            return
         all_fit = self._plan_running(planning)
         if (all_fit or not planning.scheduled) and self._plan_owners(planning):
             self._plan_others(planning)
+
+    def _plan_alone(self, sequence: Sequence, planning: Planning) -> bool:
+        """True if the step is this one's; else it can't run just now, and nothing has changed."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._go_on(sequence, planning)
+        elif sequence in self._waiting.owners:
+            if self._has_place(planning):
+                self._run(sequence, planning, None)
+        elif sequence in self._waiting.others:
+            self._enter(sequence, planning)
+        return bool(planning.step.turns)
 
     # -- the running ---------------------------------------------------------------------------
 
@@ -60,20 +78,25 @@ class Planner:
         for sequence in self._roster.running:
             if not planning.num_tokens_left:
                 break
-            if sequence.worthless and self._remote_cache.may_preempt(sequence.request):
-                self._roster.give_up(sequence, SequenceEvent.RECOMPUTE, reason=_WORTHLESS)
-            if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
-                continue
-            start = sequence.request.num_computed_tokens
-            turn = self._next_turn(sequence, start, planning.num_tokens_left)
-            if turn is None or not turn.num_tokens:
-                continue
-            new_blocks = self._make_room(turn)
-            if new_blocks is None:
-                all_fit = False
-            else:
-                planning.add(turn, new_blocks)
+            if not sequence.suspect:
+                all_fit &= self._go_on(sequence, planning)
         return all_fit
+
+    def _go_on(self, sequence: Sequence, planning: Planning) -> bool:
+        """The next turn of one that runs; False if it lacks blocks for it."""
+        if sequence.worthless and self._remote_cache.may_preempt(sequence.request):
+            self._roster.give_up(sequence, SequenceEvent.RECOMPUTE, reason=_WORTHLESS)
+        if sequence.worthless or sequence.status is not SequenceStatus.RUNNING:
+            return True
+        start = sequence.request.num_computed_tokens
+        turn = self._next_turn(sequence, start, planning.num_tokens_left)
+        if turn is None or not turn.num_tokens:
+            return True
+        new_blocks = self._make_room(turn)
+        if new_blocks is None:
+            return False
+        planning.add(turn, new_blocks)
+        return True
 
     def _next_turn(self, sequence: Sequence, start: int, num_tokens: int) -> Turn | None:
         """What the next step computes of it; None if its turn has not come.
@@ -135,29 +158,32 @@ class Planner:
         for sequence in self._waiting.owners:
             if not self._has_place(planning):
                 break
+            if sequence.suspect:
+                continue
             if not self._run(sequence, planning, None):
                 return False
         return True
 
     def _plan_others(self, planning: Planning) -> None:
         """In order; only who waits for a remote cache, or for a place among loads, is passed."""
-        for request_id in self._remote_cache.take_answered():
-            self._waiting.ask_again(request_id)
         for sequence in self._waiting.others:
             if self._alone and not self._has_place(planning):
                 return
-            hit = self._manager.get_computed_blocks(sequence.request)
-            num_external_tokens = self._match(sequence, hit)
-            if num_external_tokens is None:
-                self._note_wait(sequence, "remote")
-                continue
-            if num_external_tokens:
-                if len(self._roster.loads) + len(self._waiting.owners) >= self._max_num_seqs:
-                    continue
-                if not self._load(sequence, hit, num_external_tokens):
-                    return
-            elif not self._has_place(planning) or not self._run(sequence, planning, hit):
+            if sequence.suspect or not self._enter(sequence, planning):
                 return
+
+    def _enter(self, sequence: Sequence, planning: Planning) -> bool:
+        """One of the others runs, or loads; False if it lacks room, so that nobody passes it."""
+        hit = self._manager.get_computed_blocks(sequence.request)
+        num_external_tokens = self._match(sequence, hit)
+        if num_external_tokens is None:
+            self._note_wait(sequence, "remote")
+            return True
+        if num_external_tokens:
+            if len(self._roster.loads) + len(self._waiting.owners) >= self._max_num_seqs:
+                return True
+            return self._load(sequence, hit, num_external_tokens)
+        return self._has_place(planning) and self._run(sequence, planning, hit)
 
     def _has_place(self, planning: Planning) -> bool:
         return planning.num_tokens_left > 0 and len(self._roster.running) < self._max_num_seqs

@@ -69,9 +69,18 @@ class Roster:
         #: Who hears what happens, if anybody.
         self.recorder = recorder
         self._max_failed_steps = max_failed_steps
+        #: With whom steps have failed again; some of them may not be suspect any more.
+        self._suspects: list[Sequence] = []
         self._has_states = any(
             isinstance(group.kv_cache_spec, MambaSpec) for group in manager.config.kv_cache_groups
         )
+
+    def suspects(self) -> list[Sequence]:
+        """Those to be run by themselves, in order of arrival."""
+        if not self._suspects:
+            return []
+        self._suspects = [s for s in self._suspects if s.suspect and not s.status.finished]
+        return list(self._suspects)
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -143,6 +152,8 @@ class Roster:
 
     def recompute(self, sequence: Sequence, why: str) -> None:
         """What it has is worthless: anew, unless that has happened too often."""
+        if sequence.suspect and sequence not in self._suspects:
+            self._suspects.append(sequence)
         if sequence.num_failures > self._max_failed_steps:
             self.end(sequence, SequenceEvent.ERROR, reason="its steps failed again and again")
         elif sequence.status is SequenceStatus.RUNNING and not self.remote_cache.may_preempt(

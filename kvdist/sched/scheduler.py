@@ -262,8 +262,9 @@ class Scheduler:
         withdrawn = set(self.manager.withdraw_step(failed.number))
         self.roster.loads.spoil(withdrawn)
         concerned = {turn.sequence: None for turn in failed.turns if not turn.stale}
-        for sequence in concerned:
-            sequence.num_failures += 1
+        for turn in failed.turns:
+            if not turn.stale:
+                turn.sequence.note_failure(turn.start + turn.num_tokens)
         for step in self.steps.since(failed.number):
             if not step.failed:
                 step.failed = True
@@ -297,10 +298,10 @@ class Scheduler:
         outcome = read_outcome(turn, sampled, self._planner.max_drafts)
         if outcome is None:
             self.stats.num_malformed_outputs += 1
-            sequence.num_failures += 1
+            sequence.note_failure(turn.start + turn.num_tokens)
             self.roster.recompute(sequence, "the worker's answer was none to its question")
             return
-        sequence.num_failures = 0
+        sequence.note_success(turn.start + turn.num_tokens - outcome.num_rejected)
         request.num_computed_tokens -= outcome.num_rejected
         if outcome.token_ids:
             if self._recorder is not None and request.num_tokens == request.num_prompt_tokens:

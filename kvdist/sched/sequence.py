@@ -66,6 +66,9 @@ FINISHED: Final = frozenset(
     )
 )
 
+#: So many failed steps can't be chance: whose fault they are has to be found out.
+_SUSPECT: Final = 2
+
 TABLE: Final[Mapping[tuple[SequenceStatus, SequenceEvent], SequenceStatus]] = {
     (_S.WAITING, _E.LOAD): _S.LOADING,
     (_S.WAITING, _E.RUN): _S.RUNNING,
@@ -149,6 +152,7 @@ class Sequence:
         "encoder_token_ids",
         "hold_whole_prompt",
         "max_len",
+        "num_failed_tokens",
         "num_failures",
         "num_pending_tokens",
         "num_settled_tokens",
@@ -212,8 +216,10 @@ class Sequence:
         self.on_worker = False
         #: It has to be computed anew as soon as nobody reads its blocks.
         self.worthless = False
-        #: Steps that failed with it, one after the other.
+        #: Steps that failed with it, and it has not come past where they were since.
         self.num_failures = 0
+        #: Where the furthest of them would have ended.
+        self.num_failed_tokens = 0
 
     @property
     def request_id(self) -> RequestId:
@@ -242,6 +248,21 @@ class Sequence:
             raise InvariantViolation(
                 f"sequence {self.request_id}: {event.name} while {self.status.name}: {reason}"
             ) from None
+
+    @property
+    def suspect(self) -> bool:
+        """More than one step has failed with it: from now on it runs by itself."""
+        return self.num_failures >= _SUSPECT
+
+    def note_failure(self, end: int) -> None:
+        """A step that was to compute it up to `end` has failed."""
+        self.num_failures += 1
+        self.num_failed_tokens = max(self.num_failed_tokens, end)
+
+    def note_success(self, end: int) -> None:
+        """A step has computed it up to `end`; what failed further on may fail again."""
+        if end >= self.num_failed_tokens:
+            self.num_failures = self.num_failed_tokens = 0
 
     def forget_progress(self) -> None:
         """What was computed is gone, and what is in flight is stale."""

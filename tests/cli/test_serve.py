@@ -40,7 +40,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Runs the command with a conversation in place of clients that come over the network."""
 
     def run(talk: Talk, *flags: str) -> Result:
-        async def serve_node(settings: NodeSettings, engine: Engine, tokenizer: Tokenizer) -> None:
+        async def serve_node(
+            settings: NodeSettings, engine: Engine, tokenizer: Tokenizer, *_: object
+        ) -> None:
             told = {name: getattr(settings, name) for name in settings.__slots__}
             async with running(engine=engine, tokenizer=tokenizer, **told) as node:
                 await talk(node)
@@ -179,7 +181,7 @@ def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPa
         kv_cache_memory_bytes=1 << 20,
     )
     told: list[RunnerSettings] = []
-    monkeypatch.setattr(worker_command, "build_runner", lambda found, _: told.append(found))
+    monkeypatch.setattr(worker_command, "build_runner", lambda found, *_: told.append(found))
     monkeypatch.setattr(worker_command, "serve", lambda link, build: (link.close(), build(None)))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.socket() as mine:

@@ -201,9 +201,23 @@ SCHED_MUTANTS = [
     Mutant(
         "who is not known yet holds up the others",
         PLANNER,
-        'self._note_wait(sequence, "remote")\n                continue',
-        'self._note_wait(sequence, "remote")\n                return',
+        'self._note_wait(sequence, "remote")\n            return True',
+        'self._note_wait(sequence, "remote")\n            return False',
         PLANNER_TEST,
+    ),
+    Mutant(
+        "who is suspect runs with the others",
+        PLANNER,
+        "        return bool(planning.step.turns)\n",
+        "        return False\n",
+        FAILED,
+    ),
+    Mutant(
+        "any success clears a suspect",
+        SEQUENCE,
+        "        if end >= self.num_failed_tokens:\n",
+        "        if True:\n",
+        FAILED,
     ),
     Mutant(
         "a chunk runs over the end of a state's block",

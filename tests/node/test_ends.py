@@ -10,7 +10,7 @@ from aiohttp import ClientError
 
 from kvdist.sched.plan import StepPlan, StepResult
 from kvdist.sim.stub_runner import StubRunner
-from tests.node.running import Gate, Running, perfect, running, until
+from tests.node.running import TOKENIZER, Gate, Running, perfect, running, until
 from tests.node.small import CONFIG, stub
 
 
@@ -131,6 +131,46 @@ def test_steps_that_go_on_failing_are_an_error_and_no_text() -> None:
                 assert response.status == 200  # it was sent with the first piece
                 events = await events_of(response)
             assert "error" in events[-1] and events[-1]["error"]["code"] == 500
+            node.assert_nothing_held()
+
+    asyncio.run(main())
+
+
+class _Poisoned:
+    """A runner whose steps fail if a sequence with a certain token takes part."""
+
+    def __init__(self, runner: StubRunner, token: int) -> None:
+        self._runner, self._token = runner, token
+        self._guilty: set[str] = set()
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._guilty |= {s.request_id for s in plan.new_sequences if self._token in s.token_ids}
+        if self._guilty & {turn.request_id for turn in plan.scheduled}:
+            raise RuntimeError("what a token")
+        return self._runner.execute(plan)
+
+
+def test_a_request_that_breaks_its_steps_ends_alone() -> None:
+    async def main() -> None:
+        (poison,) = TOKENIZER.encode("Z")
+        gate = Gate(_Poisoned(stub(), poison))
+        async with running(runner=gate) as node:
+            prompts = ["abcde", "fgZhi", "jkl", "abcdef"]
+            async with asyncio.TaskGroup() as tasks:
+                asked = [
+                    tasks.create_task(
+                        node.post("/v1/completions", {"prompt": prompt, "max_tokens": 20})
+                    )
+                    for prompt in prompts
+                ]
+                await until(lambda: len(node.engine.scheduler.roster.sequences) == 4)
+                gate.may_run.set()
+            for prompt, task in zip(prompts, asked, strict=True):
+                status, answer = task.result()
+                if "Z" in prompt:
+                    assert status == 500, answer
+                else:
+                    assert status == 200 and answer["choices"][0]["text"] == perfect(prompt, 20)
             node.assert_nothing_held()
 
     asyncio.run(main())

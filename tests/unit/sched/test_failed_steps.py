@@ -1,5 +1,7 @@
 """A step that failed: nothing of it counts, and whoever believed in it begins anew."""
 
+import pytest
+
 from kvdist.cache import KVCacheSpec
 from kvdist.connector.host import Loaded
 from kvdist.sched.budget import SchedulerConfig
@@ -218,4 +220,65 @@ def test_an_answer_that_is_none_costs_its_sequence_a_recompute() -> None:
     rig.hear(rig.scheduler.settle(StepResult(plan.step)))
     assert sequence.status is SequenceStatus.PREEMPTED
     assert rig.scheduler.stats.num_malformed_outputs == 1
+    rig.run_to_the_end()
+
+
+def run_but_for(rig: Rig, guilty: str, *, start: int = 0) -> None:
+    """Until all is over; a step that computes `guilty` from `start` on fails."""
+    while not rig.scheduler.idle:
+        rig.plan()
+        plan = rig.plans[0]
+        ends = {
+            turn.request_id: turn.num_computed_tokens + turn.num_tokens for turn in plan.scheduled
+        }
+        if ends.get(guilty, 0) > start:
+            rig.fail_oldest()
+        else:
+            rig.run_oldest()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("start", [0, 20, 32])
+def test_only_whose_fault_it_is_ends(depth: int, start: int) -> None:
+    """In its prompt's first or second chunk, or after some of its answer."""
+    rig = node(depth=depth, budget=16)
+    sequences = [rig.add([i] * 30, max_new_tokens=6)[0] for i in range(1, 5)]
+    guilty = sequences[1]
+    run_but_for(rig, guilty.request_id, start=start)
+    for sequence in sequences:
+        is_guilty = sequence is guilty
+        ended = SequenceStatus.FINISHED_ERROR if is_guilty else SequenceStatus.FINISHED_LENGTH
+        assert rig.ended[sequence.request_id] is ended
+    assert rig.scheduler.stats.num_failed_steps == 4
+    rig.run_to_the_end()
+
+
+def test_who_is_suspect_runs_by_itself_until_it_is_past_what_failed() -> None:
+    rig = node(depth=1, budget=16)
+    for i in (1, 2):
+        rig.add([i] * 5, max_new_tokens=3)
+    for _ in range(2):
+        plan = rig.plan()
+        assert plan is not None and len(plan.scheduled) == 2
+        rig.fail_oldest()
+    together = []
+    while not rig.scheduler.idle:
+        plan = rig.plan()
+        assert plan is not None
+        together.append(len(plan.scheduled))
+        rig.run_oldest()
+    assert together == [1, 1, 2, 2]
+    assert not rig.scheduler.roster.suspects()
+
+
+def test_who_fails_in_its_second_chunk_ends_though_the_first_one_is_computed_each_time() -> None:
+    settings = SchedulerConfig(max_num_batched_tokens=16, max_steps_in_flight=1)
+    rig = Rig(settings=settings, enable_caching=False)
+    (sequence,) = rig.add([1] * 30)
+    for _ in range(4):
+        rig.plan()
+        rig.run_oldest()
+        rig.plan()
+        rig.fail_oldest()
+    assert rig.ended == {sequence.request_id: SequenceStatus.FINISHED_ERROR}
     rig.run_to_the_end()
