@@ -165,7 +165,7 @@ class Engine:
 
     async def _beat(self) -> None:
         try:
-            while not (self._is_draining and self._idle()):
+            while not (self._is_draining and self.idle):
                 await step(self)
                 self._check()
         except WorkerLost as lost:
@@ -173,13 +173,15 @@ class Engine:
             self.lost = lost
             self._fail_all(Unavailable(self._why_not()))
 
-    def _idle(self) -> bool:
+    @property
+    def idle(self) -> bool:
+        """Nothing is to be done, and nothing is lent."""
         lends = self.exchange is not None and not self.exchange.is_idle
         return self.scheduler.idle and not self.inbox and not lends
 
     def _check(self) -> None:
         """Levels 1 and 2: audit everything whenever there is nothing to do."""
-        if check.level and self._idle():
+        if check.level and self.idle:
             self.scheduler.manager.check()
 
     def _fail_all(self, error: Unavailable) -> None:

@@ -81,9 +81,14 @@ class Exchange:
         self._wake: Callable[[], None] = lambda: None
 
     def attach(self, scheduler: Scheduler, outbox: Outbox, wake: Callable[[], None]) -> None:
-        """These are the node's. `wake`: there is more to do."""
+        """These are the node's. `wake`: there is more to do. Raises: errors.ConfigError."""
         self._scheduler, self._outbox, self._wake = scheduler, outbox, wake
-        self._holdings.lending = Lending(scheduler)
+        lending = self._holdings.lending = Lending(scheduler)
+        if self.settings.role != "decode" and lending.longest_blocks >= lending.pool_blocks:
+            raise errors.ConfigError(
+                f"nothing could be lent: of {lending.pool_blocks} blocks {lending.longest_blocks} "
+                "are kept for one longest sequence (T10): more blocks, or a shorter max_model_len"
+            )
 
     async def run(self) -> None:
         """Until it is cancelled. Raises: errors.WorkerLost."""
@@ -106,6 +111,15 @@ class Exchange:
     def is_idle(self) -> bool:
         """See `SchedulerHalf.is_idle`."""
         return self.half.is_idle
+
+    @property
+    def held(self) -> dict[str, int]:
+        """What is lent, wanted, and not to be touched: leases, claims and pulls, blocks."""
+        return {
+            "leases": len(self.half.lender.leases),
+            "pulls": self.half.borrower.num_open,
+            "quarantined": self.half.borrower.num_quarantined,
+        }
 
     def carry_out(self) -> None:
         """All that follows from what was done and heard since. Raises: errors.WorkerLost."""

@@ -4,23 +4,29 @@ Owns:   the aiohttp application.
 Knows nothing of: steps, tokens; `completions` answers what takes them.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
 import kvdist
+from kvdist.connector.messages import Ticket
+from kvdist.connector.params import read_params
 from kvdist.errors import InvalidRequest
 from kvdist.node.answers import Json
 from kvdist.node.completions import Completions
 from kvdist.node.engine import Engine
+from kvdist.node.ledger import ledger
 from kvdist.node.models import Models
-from kvdist.node.schema import DetokenizeRequest, TokenizeRequest
+from kvdist.node.schema import DetokenizeRequest, ReleaseRequest, TokenizeRequest
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.middleware import keyed, named, shaped
-from kvdist.web.reading import read_body
+from kvdist.web.reading import BadField, read_body
 
 if TYPE_CHECKING:
     from kvdist.node.transcriptions import Transcriptions
+
+#: For whoever asks for a ledger at rest.
+_LONGEST_WAIT_S: Final = 60.0
 
 
 class Api:
@@ -58,6 +64,8 @@ class Api:
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
                 web.get("/version", self._version),
+                web.get("/debug/ledger", self._ledger),
+                web.post("/v1/kv/release", self._release),
             ]
         )
 
@@ -117,6 +125,25 @@ class Api:
             body=self._engine.metrics.text(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
+
+    async def _ledger(self, request: web.Request) -> web.Response:
+        """What is held; `?wait_s=`: when all is over, if that isn't longer."""
+        try:
+            wait_s = float(request.query.get("wait_s", 0))
+        except ValueError:
+            raise BadField("wait_s is a number of seconds", "wait_s") from None
+        return web.json_response(await ledger(self._engine, min(max(wait_s, 0.0), _LONGEST_WAIT_S)))
+
+    async def _release(self, request: web.Request) -> web.Response:
+        """Nobody will come for what a prefill has left here."""
+        body = await read_body(request, ReleaseRequest)
+        exchange, ticket = self._engine.exchange, read_params(body.kv_transfer_params)
+        if exchange is None or not isinstance(ticket, Ticket):
+            raise BadField("no ticket of this node", "kv_transfer_params")
+        if ticket.node != exchange.settings.node_id:
+            raise BadField(f"a ticket of {ticket.node}", "kv_transfer_params")
+        exchange.give_back(ticket)
+        return web.json_response({})
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": kvdist.__version__})

@@ -115,6 +115,12 @@ class Generation(_Strict):
         )
 
 
+class ReleaseRequest(_Strict):
+    """`POST /v1/kv/release`."""
+
+    kv_transfer_params: dict[str, Any]
+
+
 class CompletionRequest(Generation):
     """`POST /v1/completions`."""
 

@@ -1,0 +1,114 @@
+"""What a node that exchanges K/V answers over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from kvdist.errors import ConfigError
+from kvdist.node.build import NodeSettings, build_api
+from tests.links.pairs import Book, Node, a_node, a_pair
+from tests.node.running import TOKENIZER, perfect
+
+PROMPT = "Tell me what you know of caches that are spread over many machines, and why."
+
+
+@asynccontextmanager
+async def http(node: Node) -> AsyncIterator[TestClient[Any, Any]]:
+    api = build_api(NodeSettings(names=("stub",)), node.engine, TOKENIZER)
+    async with TestClient(TestServer(api.app)) as client:
+        yield client
+
+
+async def post(client: TestClient[Any, Any], path: str, body: Any) -> tuple[int, Any]:
+    async with client.post(path, json=body) as response:
+        return response.status, await response.json()
+
+
+def test_a_prompt_is_prefilled_here_and_answered_there() -> None:
+    async def main() -> None:
+        async with a_pair() as (p, d), http(p) as prefill, http(d) as decode:
+            ask = {"prompt": PROMPT, "max_tokens": 8}
+            lend = {"kv_transfer_params": {"do_remote_decode": True}}
+            status, first = await post(prefill, "/v1/completions", ask | lend)
+            assert status == 200
+            assert first["choices"][0]["text"] == ""
+            told = {"kv_transfer_params": first["kv_transfer_params"]}
+            status, answer = await post(decode, "/v1/completions", ask | told)
+            assert status == 200
+            assert answer["choices"][0]["text"] == perfect(PROMPT, 8)
+            details = answer["usage"]["prompt_tokens_details"]
+            assert details == {"cached_tokens": 0, "remote_tokens": len(PROMPT) - 1}
+            for client in (prefill, decode):
+                async with client.get("/debug/ledger?wait_s=20") as response:
+                    ledger = await response.json()
+                assert ledger["balanced"] is True
+                assert ledger["held"]["blocks"] == ledger["held"]["leases"] == 0
+            metrics = await (await decode.get("/metrics")).text()
+            assert f'source="external_kv_transfer"}} {len(PROMPT) - 1}.0' in metrics
+
+    asyncio.run(main())
+
+
+def test_a_ticket_is_given_back() -> None:
+    async def main() -> None:
+        async with a_pair() as (p, _), http(p) as prefill:
+            ask = {"prompt": PROMPT, "kv_transfer_params": {"do_remote_decode": True}}
+            _, first = await post(prefill, "/v1/completions", ask)
+            assert not p.is_at_rest
+            told = {"kv_transfer_params": first["kv_transfer_params"]}
+            assert await post(prefill, "/v1/kv/release", told) == (200, {})
+            await p.rest()
+            assert await post(prefill, "/v1/kv/release", told) == (200, {})
+            other = {"kv_transfer_params": first["kv_transfer_params"] | {"remote_engine_id": "x"}}
+            status, error = await post(prefill, "/v1/kv/release", other)
+            assert (status, error["error"]["param"]) == (400, "kv_transfer_params")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"stream": True, "kv_transfer_params": {"do_remote_decode": True}},
+        {"n": 2, "kv_transfer_params": {"do_remote_decode": True}},
+        {"prompt": ["a", "b"], "kv_transfer_params": {"do_remote_decode": True}},
+        {"kv_transfer_params": {"do_remote_decode": "yes"}},
+        {"kv_transfer_params": {"do_remote_prefill": True}},
+        {"kv_transfer_params": {"do_remote_prefill": True, "remote_engine_id": 7}},
+        {"kv_transfer_params": []},
+    ],
+)
+def test_what_makes_no_sense_is_refused(odd: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with a_pair() as (p, _), http(p) as client:
+            status, error = await post(client, "/v1/completions", {"prompt": PROMPT} | odd)
+            assert status == 400
+            told = f"{error['error']['param']} {error['error']['message']}"
+            assert "kv_transfer_params" in told
+            await p.rest()
+
+    asyncio.run(main())
+
+
+def test_a_prompt_of_one_token_leaves_nothing() -> None:
+    async def main() -> None:
+        async with a_pair() as (p, _), http(p) as client:
+            ask = {"prompt": "x", "kv_transfer_params": {"do_remote_decode": True}}
+            status, answer = await post(client, "/v1/completions", ask)
+            assert (status, answer["kv_transfer_params"]) == (200, None)
+            await p.rest()
+
+    asyncio.run(main())
+
+
+def test_a_pool_that_could_lend_nothing() -> None:
+    async def main() -> None:
+        async with a_node("p0", Book(), num_blocks=64):
+            pass
+
+    with pytest.raises(ConfigError, match="nothing could be lent"):
+        asyncio.run(main())
