@@ -5,7 +5,6 @@ Knows nothing of: sockets, HTTP.
 """
 
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +24,7 @@ from kvdist.node.worker_host import Progress
 from kvdist.node.worker_wire import Capacity
 from kvdist.sim.byte_memory import CELL_BYTES, ByteMemory
 from kvdist.sim.stub_runner import StubRunner
+from kvdist.worker.settings import WorkerSettings
 from transports.api import Region
 from transports.errors import TransportError
 
@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 STUB: Final = "stub"
 #: Printable ASCII, the first of `Tokenizer.of_bytes`.
 _STUB_VOCABULARY: Final = 95
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerSettings:
-    """What a worker can be told; None: what the model or the machine suggests."""
-
-    model: str
-    dtype: str = "auto"
-    device: str = "auto"
-    max_model_len: int | None = None
-    block_size: int | None = None
-    num_blocks: int | None = None
-    kv_cache_memory_bytes: int | None = None
 
 
 class _Allocator:
@@ -69,7 +56,7 @@ class _Allocator:
 
 
 def build_runner(
-    settings: RunnerSettings, progress: Progress, links: WorkerThread | None = None
+    settings: WorkerSettings, progress: Progress, links: WorkerThread | None = None
 ) -> tuple[Runner, Capacity]:
     """The runner, loaded; `links` can lend and fill its memory. Raises: ConfigError."""
     allocate = _Allocator(links)
@@ -91,7 +78,7 @@ def speech_of(capacity: Capacity) -> Speech | None:
 
 
 def _stub(
-    settings: RunnerSettings, allocate: _Allocator, links: WorkerThread | None
+    settings: WorkerSettings, allocate: _Allocator, links: WorkerThread | None
 ) -> tuple[Runner, Capacity]:
     config = KVCacheConfig.single(
         FullAttentionSpec(block_size=settings.block_size or 16),
@@ -116,7 +103,7 @@ def _stub(
 
 
 def _model(
-    settings: RunnerSettings,
+    settings: WorkerSettings,
     progress: Progress,
     allocate: _Allocator,
     links: WorkerThread | None,
@@ -131,8 +118,7 @@ def _model(
         raise ConfigError(
             f"no model can run here: {error}. Install kvdist with its extra 'serve'"
         ) from error
-    told = {name: getattr(settings, name) for name in RunnerSettings.__slots__}
-    built = build.build(build.WorkerSettings(**told), progress, allocate)
+    built = build.build(settings, progress, allocate)
     capacity = Capacity(
         built.num_blocks, built.groups, built.max_model_len, str(built.folder), built.window
     )

@@ -13,9 +13,10 @@ from typing import Annotated
 
 import typer
 
-from kvdist.cli.runners import RunnerSettings, build_runner
+from kvdist.cli.runners import build_runner
 from kvdist.links.worker_thread import WorkerThread
 from kvdist.node.worker_host import serve
+from kvdist.worker.settings import WorkerSettings
 
 
 def worker(
@@ -33,7 +34,7 @@ def worker(
     # The node says when, though a terminal or a supervisor tells all processes at once.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    settings = RunnerSettings(
+    settings = WorkerSettings(
         model=model,
         dtype=dtype,
         device=device,
@@ -51,7 +52,7 @@ def worker(
     )
 
 
-def command(settings: RunnerSettings, links_descriptor: int | None = None) -> Listing[str]:
+def command(settings: WorkerSettings, links_descriptor: int | None = None) -> Listing[str]:
     """What starts such a process; the descriptor of the socket for plans comes last."""
     told = [sys.executable, "-m", "kvdist", "worker", settings.model]
     if links_descriptor is not None:

@@ -22,6 +22,7 @@ from kvdist.worker import default_model
 from kvdist.worker.default_model import Progress
 from kvdist.worker.model import Model, load
 from kvdist.worker.runner import ModelRunner
+from kvdist.worker.settings import WorkerSettings
 from kvdist.worker.weights import weights_digest
 
 #: Of what is free beside the weights on a GPU; the rest is for what a step computes.
@@ -31,21 +32,6 @@ _CPU_BYTES: Final = 1 << 30
 
 #: Told how many bytes.
 Allocate: TypeAlias = Callable[[int], memoryview | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """What a worker can be told; None: what the model or the machine suggests."""
-
-    #: A folder, a name on the hub, or `default_model.NAME`.
-    model: str
-    dtype: str = "auto"
-    #: As PyTorch names it; `auto`: a GPU if there is one.
-    device: str = "auto"
-    max_model_len: int | None = None
-    block_size: int | None = None
-    num_blocks: int | None = None
-    kv_cache_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

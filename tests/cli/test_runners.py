@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from kvdist.cache import FullAttentionSpec, KVCacheGroupSpec
-from kvdist.cli.runners import RunnerSettings, build_runner, tokenizer_of
+from kvdist.cli.runners import build_runner, tokenizer_of
 from kvdist.errors import ConfigError
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.audio import AudioWindow
+from kvdist.worker.settings import WorkerSettings
 
 GROUPS = (KVCacheGroupSpec(FullAttentionSpec(block_size=8)),)
 
@@ -39,13 +40,13 @@ def test_a_model_is_built_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
         window=window,
     )
 
-    def build(settings: Any, progress: Any) -> Any:
-        assert (settings["model"], settings["dtype"]) == ("somewhere", "float32")
+    def build(settings: Any, progress: Any, allocate: Any) -> Any:
+        assert (settings.model, settings.dtype) == ("somewhere", "float32")
         assert os.environ["OMP_WAIT_POLICY"] == "passive"
         return built
 
-    use(monkeypatch, SimpleNamespace(build=build, WorkerSettings=dict))
-    settings = RunnerSettings(model="somewhere", dtype="float32")
+    use(monkeypatch, SimpleNamespace(build=build))
+    settings = WorkerSettings(model="somewhere", dtype="float32")
     made: Any = build_runner(settings, no_progress)
     runner, capacity = made
     assert runner == "runner"
@@ -57,12 +58,12 @@ def test_what_somebody_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     use(monkeypatch, None)
     with pytest.raises(ConfigError, match="extra 'serve'"):
-        build_runner(RunnerSettings(model="somewhere"), no_progress)
+        build_runner(WorkerSettings(model="somewhere"), no_progress)
     assert os.environ["OMP_WAIT_POLICY"] == "active"
 
 
 def test_the_stub_needs_no_files() -> None:
-    settings = RunnerSettings(model="stub", block_size=8, num_blocks=9, max_model_len=64)
+    settings = WorkerSettings(model="stub", block_size=8, num_blocks=9, max_model_len=64)
     _, capacity = build_runner(settings, no_progress)
     assert capacity == Capacity(9, GROUPS, 64)
     assert tokenizer_of(capacity).decode(tokenizer_of(capacity).encode("some text")) == "some text"

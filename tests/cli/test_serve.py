@@ -19,10 +19,10 @@ from typer.testing import CliRunner, Result
 
 from kvdist.cli import serve as command, worker as worker_command
 from kvdist.cli.main import app
-from kvdist.cli.runners import RunnerSettings
 from kvdist.node.build import NodeSettings
 from kvdist.node.engine import Engine
 from kvdist.node.tokenizer import Tokenizer
+from kvdist.worker.settings import WorkerSettings
 from tests.node.running import Running, running
 
 Talk = Callable[[Running], Awaitable[None]]
@@ -171,7 +171,7 @@ def test_trace_lines_of_two_requests_that_share_a_prefix(
 
 
 def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = RunnerSettings(
+    settings = WorkerSettings(
         model="somewhere",
         dtype="float32",
         device="cuda:3",
@@ -180,7 +180,7 @@ def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPa
         num_blocks=99,
         kv_cache_memory_bytes=1 << 20,
     )
-    told: list[RunnerSettings] = []
+    told: list[WorkerSettings] = []
     monkeypatch.setattr(worker_command, "build_runner", lambda found, *_: told.append(found))
     monkeypatch.setattr(worker_command, "serve", lambda link, build: (link.close(), build(None)))
     monkeypatch.setattr(signal, "signal", lambda *_: None)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvdist.cli.runners import RunnerSettings, build_runner
+from kvdist.cli.runners import build_runner
 from kvdist.connector.params import Lend, write_params
 from kvdist.connector.settings import Settings
 from kvdist.ids import NodeId
@@ -18,6 +18,7 @@ from kvdist.node.in_process import InProcessWorker
 from kvdist.node.job import Job
 from kvdist.node.neighbours import ExchangeSettings, open_neighbours, open_worker
 from kvdist.sched.sequence import SamplingParams
+from kvdist.worker.settings import WorkerSettings
 from tests.node.running import TOKENIZER, perfect
 
 TRANSPORTS = ("tcp", "shm", "ucx")
@@ -121,7 +122,7 @@ async def a_node(
         link, theirs = await open_worker(asked)
         thread = WorkerThread(theirs)
         thread.start()
-        runner_settings = RunnerSettings(
+        runner_settings = WorkerSettings(
             model="stub", block_size=block_size, num_blocks=num_blocks, max_model_len=1024
         )
         runner, capacity = build_runner(runner_settings, lambda *_: None, thread)

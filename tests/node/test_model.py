@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kvdist.cli.runners import RunnerSettings, tokenizer_of
+from kvdist.cli.runners import tokenizer_of
 from kvdist.cli.worker import command
 from kvdist.node.build import NodeSettings, build_engine
 from kvdist.node.worker_process import WorkerProcess
+from kvdist.worker.settings import WorkerSettings
 from tests.node.running import TOKENIZER, Running, running
 from tests.worker import tiny
 
@@ -75,7 +76,7 @@ async def conversation(node: Running) -> None:
 
 def test_a_node_over_a_real_model(folder: Path) -> None:
     async def main() -> None:
-        settings = RunnerSettings(
+        settings = WorkerSettings(
             model=str(folder), dtype="float32", device="cpu", num_blocks=65, max_model_len=512
         )
         worker = await WorkerProcess.start(command(settings))

@@ -16,7 +16,7 @@ from aiohttp import FormData
 from openai import BadRequestError
 from transformers import WhisperForConditionalGeneration
 
-from kvdist.cli.runners import RunnerSettings, build_runner, speech_of, tokenizer_of
+from kvdist.cli.runners import build_runner, speech_of, tokenizer_of
 from kvdist.errors import ConfigError, InvalidRequest
 from kvdist.node.build import NodeSettings, build_engine
 from kvdist.node.in_process import InProcessWorker
@@ -24,6 +24,7 @@ from kvdist.node.sound import windows
 from kvdist.node.speech import Speech
 from kvdist.sched.audio import Audio
 from kvdist.worker.hearing import Hearing
+from kvdist.worker.settings import WorkerSettings
 from tests.node.running import TOKENIZER, Running, running, until
 from tests.node.test_sound import written
 from tests.worker.tiny_whisper import RATE, sound, whisper
@@ -81,7 +82,7 @@ def expected(folder: Path, audio: Audio, num_tokens: int = 20, **settings: Any) 
 
 def talk(folder: Path, conversation: Talk, **settings: Any) -> None:
     async def main() -> None:
-        told = RunnerSettings(model=str(folder), device="cpu", dtype="float32", num_blocks=200)
+        told = WorkerSettings(model=str(folder), device="cpu", dtype="float32", num_blocks=200)
         runner, capacity = build_runner(told, lambda what, share: None)
         node_settings = NodeSettings(names=("tiny",), **settings)
         engine = build_engine(node_settings, capacity, worker := InProcessWorker(runner))
