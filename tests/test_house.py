@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
@@ -103,19 +102,12 @@ def test_every_target_says_what_it_does() -> None:
     assert [name for name, rest in targets if "## " not in rest] == []
 
 
+@pytest.mark.timeout(130)
 @pytest.mark.parametrize("example", EXAMPLES, ids=_name)
 def test_example_runs(example: Path) -> None:
     command = [sys.executable, "-W", "error", str(example)]
     result = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()
-
-
-def test_compose_runs_what_the_dockerfile_builds() -> None:
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    assert [service["build"] for service in compose["services"].values()] == ["."]
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    (example,) = re.findall(r'CMD \["python", "(.+)"\]', dockerfile)
-    assert (ROOT / example).exists()

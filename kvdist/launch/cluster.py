@@ -79,6 +79,10 @@ class Cluster:
         """What clients call it."""
         return str(next(iter(self._members.values()))["model"])
 
+    def url_of(self, name: str) -> str:
+        """Where that node listens."""
+        return str(self._members[name]["api"])
+
     def process_id(self, name: str) -> int:
         """Of a node, or of the router."""
         return self._children[name].process.pid

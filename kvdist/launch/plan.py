@@ -28,6 +28,8 @@ class Plan:
     port: int = 8000
     #: Flags of `kvdist serve`, for every node.
     node_flags: tuple[str, ...] = ()
+    #: Flags of `kvdist router`.
+    router_flags: tuple[str, ...] = ()
     program: tuple[str, ...] = (sys.executable, "-m", "kvdist")
 
     @property
@@ -41,6 +43,7 @@ class Plan:
         return [
             *self._kvdist(lifeline),
             *("router", f"--host={self.host}", f"--port={self.port}", "--log-format=json"),
+            *self.router_flags,
         ]
 
     def node(self, name: str, registry: str, lifeline: int) -> Listing[str]:

@@ -4,7 +4,7 @@ Owns:   the nodes, and who is asking them.
 Knows nothing of: how it is known that a node is there; HTTP.
 
 The choice is the node of the right role and model that has the fewest requests, and of those the
-one that was asked longest ago. A node that couldn't be reached comes last until it is heard of.
+one that was chosen longest ago. A node that couldn't be reached comes last until it is heard of.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterator, Set
@@ -17,7 +17,7 @@ from kvdist.ids import NodeId
 from kvdist.router.scope import Scope
 from kvdist.web.membership import Role
 
-_requests: Final = count(1)
+_choices: Final = count(1)
 
 
 class Node:
@@ -31,8 +31,8 @@ class Node:
         self.ready = False
         #: A request didn't reach it, and it wasn't heard of since.
         self.is_suspect = False
-        #: Which request of all was the last that it got.
-        self.asked_last = 0
+        #: Which choice of all was the last that fell on it.
+        self.chosen_last = 0
         self._gone: NodeFailed | None = None
         self._asking: set[Scope] = set()
 
@@ -55,7 +55,6 @@ class Node:
             raise self._gone
         async with Scope() as scope:
             self._asking.add(scope)
-            self.asked_last = next(_requests)
             try:
                 yield
             finally:
@@ -107,8 +106,11 @@ class Nodes:
 
         Nodes of both roles do it for those that only decode; by itself each of them needs nobody.
         """
+        return _choose(self._prefillers(decoder), without)
+
+    def _prefillers(self, decoder: Node) -> list[Node]:
         roles = {"prefill", "both"} if decoder.role == "decode" else {"prefill"}
-        fitting = [
+        return [
             node
             for node in self
             if node.role in roles
@@ -116,13 +118,12 @@ class Nodes:
             and node is not decoder
             and (None in (node.model, decoder.model) or node.model == decoder.model)
         ]
-        return _least_busy(fitting, without)
 
     def can_answer(self, *, needs_prefill: bool) -> bool:
         """Some request could be answered now; `needs_prefill`: no decode node does it alone."""
         return any(
             node.ready
-            and (node.role == "both" or not needs_prefill or self.prefiller(node) is not None)
+            and (node.role == "both" or not needs_prefill or bool(self._prefillers(node)))
             for node in self
             if node.role != "prefill"
         )
@@ -136,11 +137,14 @@ class Nodes:
         if any(node.model == model for node in self):
             able = [node for node in able if node.model == model]
         # Otherwise any will do: it may have more names than one, and says so if it has not.
-        return _least_busy(able, without)
+        return _choose(able, without)
 
 
-def _least_busy(nodes: Collection[Node], without: Collection[Node]) -> Node | None:
+def _choose(nodes: Collection[Node], without: Collection[Node]) -> Node | None:
+    """Requests that are chosen for a node are there a little later, so choices count as well."""
     left = [node for node in nodes if node not in without]
     if not left:
         return None
-    return min(left, key=lambda node: (node.is_suspect, node.num_requests, node.asked_last))
+    found = min(left, key=lambda node: (node.is_suspect, node.num_requests, node.chosen_last))
+    found.chosen_last = next(_choices)
+    return found

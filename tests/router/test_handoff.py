@@ -284,6 +284,17 @@ def test_requests_go_where_there_are_fewest() -> None:
     asyncio.run(main())
 
 
+def test_prefill_nodes_take_turns_when_all_come_at_once() -> None:
+    async def main() -> None:
+        nodes = [FakeNode("p0", "prefill"), FakeNode("p1", "prefill"), FakeNode("d0", "decode")]
+        async with running(*nodes) as router:
+            for _, answer in await asyncio.gather(*(router.post(BODY) for _ in range(20))):
+                assert answer["choices"]
+            assert [len(node.asked) for node in nodes] == [10, 10, 20]
+
+    asyncio.run(main())
+
+
 def test_requests_go_to_nodes_of_their_model() -> None:
     async def main() -> None:
         nodes = [
