@@ -35,6 +35,8 @@ _PATIENCE_S: Final = 40.0
 _IMPATIENCE_S: Final = 5.0
 _LOOK_S: Final = 0.1
 _ANSWER_S: Final = 10.0
+#: More than a lease lasts that nobody comes for.
+_LEASES_S: Final = 35.0
 
 #: By node.
 Ledgers: TypeAlias = dict[str, dict[str, Any]]
@@ -87,17 +89,23 @@ class Cluster:
         """Of a node, or of the router."""
         return self._children[name].process.pid
 
-    async def ledgers(self) -> Ledgers:
-        """Of all nodes; instead of one that can't be had, why."""
+    async def ledgers(self, wait_s: float = 0.0) -> Ledgers:
+        """Of all nodes, as soon as there is nothing to do, if that comes within `wait_s`.
+
+        Instead of one that can't be had, why.
+        """
+        names = list(self._members)
+        found = await asyncio.gather(*(self._ledger(name, wait_s) for name in names))
+        return dict(zip(names, found, strict=True))
+
+    async def _ledger(self, name: str, wait_s: float) -> dict[str, Any]:
         key = os.environ.get("KVDIST_API_KEY")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        found: Ledgers = {}
-        for name, member in self._members.items():
-            try:
-                found[name] = await _get(f"{member['api']}/debug/ledger", headers)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
-                found[name] = {"balanced": False, "reason": str(error) or type(error).__name__}
-        return found
+        url = f"{self.url_of(name)}/debug/ledger?wait_s={wait_s}"
+        try:
+            return await _get(url, headers, wait_s)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return {"balanced": False, "reason": str(error) or type(error).__name__}
 
     # -- the beginning -------------------------------------------------------------------------
 
@@ -172,7 +180,9 @@ class Cluster:
     async def end(self, *, wants_ledgers: bool = False) -> Ledgers:
         """First the router, which answers what is open; the ledgers, if wanted; then the nodes."""
         await self._end([ROUTER])
-        ledgers = await self.ledgers() if wants_ledgers else {}
+        # Asked again, nobody wants to wait for what leases are still left.
+        wait_s = 0.0 if self._asked_again.is_set() else _LEASES_S
+        ledgers = await self.ledgers(wait_s) if wants_ledgers else {}
         await self._end(self._children)
         return ledgers
 
@@ -229,9 +239,10 @@ async def _all_ended(children: Iterable[Child]) -> None:
         await child.ended()
 
 
-async def _get(url: str, headers: dict[str, str]) -> dict[str, Any]:
+async def _get(url: str, headers: dict[str, str], wait_s: float = 0.0) -> dict[str, Any]:
+    patience = aiohttp.ClientTimeout(total=wait_s + _ANSWER_S)
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session,
+        aiohttp.ClientSession(timeout=patience) as session,
         session.get(url, headers=headers, raise_for_status=True) as response,
     ):
         told = await response.json()

@@ -38,5 +38,11 @@ def test_tokens_equal_those_of_one_node(transport: str) -> None:
             )
             for i, answer in enumerate(answers):
                 assert answer["choices"][0]["text"] == perfect(f"{i} " * 50, 9)
+            await assert_at_rest(cluster)
 
     asyncio.run(main())
+
+
+async def assert_at_rest(cluster: Cluster) -> None:
+    for ledger in (await cluster.ledgers(wait_s=8)).values():
+        assert ledger["balanced"] is True, ledger
