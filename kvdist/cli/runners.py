@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from kvdist.cache import FullAttentionSpec, KVCacheConfig
 from kvdist.connector.compat import fingerprint
 from kvdist.connector.geometry import Geometry
@@ -17,6 +19,7 @@ from kvdist.errors import ConfigError
 from kvdist.links.layout import GroupLayout, Layout
 from kvdist.links.memory import HostPool, Memory
 from kvdist.links.worker_thread import WorkerThread
+from kvdist.node.defaults import SamplingDefaults
 from kvdist.node.roles import Runner
 from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
@@ -30,6 +33,8 @@ from transports.errors import TransportError
 
 if TYPE_CHECKING:
     from kvdist.worker.build import Built
+
+_log = structlog.get_logger(__name__)
 
 #: In place of a folder: no model, but words all the same.
 STUB: Final = "stub"
@@ -67,7 +72,23 @@ def build_runner(
 
 def tokenizer_of(capacity: Capacity) -> Tokenizer:
     """That of the model which the worker has loaded. Raises: ConfigError."""
-    return Tokenizer.from_folder(Path(capacity.folder)) if capacity.folder else Tokenizer.of_bytes()
+    if not capacity.folder:
+        return Tokenizer.of_bytes()
+    tokenizer = Tokenizer.from_folder(Path(capacity.folder), capacity.vocab_size)
+    if tokenizer.num_unknown:
+        _log.warning(
+            "the tokenizer knows more tokens than the model: prompts with them are refused",
+            tokens=tokenizer.num_unknown,
+            model_has=tokenizer.size,
+        )
+    return tokenizer
+
+
+def defaults_of(capacity: Capacity) -> SamplingDefaults:
+    """What the makers of the model suggest for sampling. Raises: ConfigError."""
+    if not capacity.folder:
+        return SamplingDefaults()
+    return SamplingDefaults.from_folder(Path(capacity.folder))
 
 
 def speech_of(capacity: Capacity) -> Speech | None:
@@ -120,7 +141,12 @@ def _model(
         ) from error
     built = build.build(settings, progress, allocate)
     capacity = Capacity(
-        built.num_blocks, built.groups, built.max_model_len, str(built.folder), built.window
+        built.num_blocks,
+        built.groups,
+        built.max_model_len,
+        str(built.folder),
+        built.window,
+        built.vocab_size,
     )
     if links is not None:
         config = capacity.config()

@@ -8,14 +8,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 import structlog
 import typer
 
 from kvdist.cli.flags import grouped
-from kvdist.cli.runners import STUB, build_runner, speech_of, tokenizer_of
+from kvdist.cli.runners import STUB, build_runner, defaults_of, speech_of, tokenizer_of
 from kvdist.cli.screen import Screen
 from kvdist.cli.serve_flags import (
     ExchangeFlags,
@@ -68,6 +68,7 @@ def serve(
         _node_settings(model, listening, scheduling),
         of_model.settings(model),
         distributed_executor_backend == "uni",
+        of_model.generation_config == "auto",
         exchange.settings(listening.host, scheduling.prefix_caching_hash_algo),
         exchange.members,
     )
@@ -98,6 +99,8 @@ class _Asked:
     node: NodeSettings
     worker: WorkerSettings
     in_process: bool
+    #: Sampling is the model's makers' where requests are silent.
+    reads_defaults: bool
     exchange: ExchangeSettings | None
     members: Registration | StaticMembers
 
@@ -117,9 +120,10 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
             exchange = Exchange(asked.exchange, config, neighbours, asked.members)
         engine = build_engine(asked.node, capacity, worker, trace, exchange)
         registration = asked.members if isinstance(asked.members, Registration) else None
-        await serve_node(
-            asked.node, engine, tokenizer_of(capacity), speech_of(capacity), registration
-        )
+        node = asked.node
+        if asked.reads_defaults:
+            node = replace(node, defaults=defaults_of(capacity))
+        await serve_node(node, engine, tokenizer_of(capacity), speech_of(capacity), registration)
 
 
 @asynccontextmanager

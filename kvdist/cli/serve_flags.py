@@ -41,6 +41,10 @@ class ModelFlags:
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:1 ...; auto: a GPU if there is one.")
     ] = "auto"
+    generation_config: Annotated[
+        Literal["auto", "vllm"],
+        typer.Option(help="Sampling where a request is silent: the model's way, or OpenAI's."),
+    ] = "auto"
 
     def settings(self, model: str) -> WorkerSettings:
         """Of the worker."""

@@ -6,13 +6,14 @@ Units:  tokens, blocks, bytes and seconds, by name.
 """
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from kvdist.cache import BlockHasher, KVCacheConfig, KVCacheManager
 from kvdist.cache.traced import TracedKVCacheManager
 from kvdist.errors import ConfigError
 from kvdist.node.admissions import Admissions
+from kvdist.node.defaults import SamplingDefaults
 from kvdist.node.engine import Engine
 from kvdist.node.exchange import Exchange
 from kvdist.node.http import Api
@@ -54,6 +55,8 @@ class NodeSettings:
     api_key: str | None = None
     #: What is left then of a node that drains ends with an error.
     drain_s: float = 30.0
+    #: Where a request says nothing.
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 def build_config(settings: NodeSettings, capacity: Capacity) -> KVCacheConfig:
@@ -108,6 +111,7 @@ def build_api(
         tokenizer,
         models,
         _transcriptions(engine, tokenizer, models, speech) if speech is not None else None,
+        defaults=settings.defaults,
         max_body_bytes=settings.max_body_bytes,
         api_key=settings.api_key,
     )

@@ -17,10 +17,11 @@ from aiohttp import web
 
 from kvdist.cache import ExtraKeys
 from kvdist.connector.params import Lend, Source, read_params, write_params
-from kvdist.errors import InvalidRequest, KvdistError, RequestTooLarge
+from kvdist.errors import KvdistError, RequestTooLarge
 from kvdist.node import answers
 from kvdist.node.answers import ChatShape, Gathered, Json, Shape, TextShape
 from kvdist.node.choice import Choice, Piece
+from kvdist.node.defaults import SamplingDefaults
 from kvdist.node.engine import Engine
 from kvdist.node.job import Job
 from kvdist.node.models import Models
@@ -41,8 +42,11 @@ _LONG_TEXT = 4096
 class Completions:
     """The handlers of both routes."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, models: Models) -> None:
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, models: Models, defaults: SamplingDefaults
+    ) -> None:
         self._engine = engine
+        self._defaults = defaults
         self._tokenizer = tokenizer
         self._models = models
 
@@ -82,14 +86,16 @@ class Completions:
     # -- asking --------------------------------------------------------------------------------
 
     async def _encode(self, prompt: str | list[int], *, add_special_tokens: bool) -> list[int]:
-        if isinstance(prompt, list):
-            if max(prompt) >= self._tokenizer.size:
-                raise InvalidRequest(f"token {max(prompt)} is not in the vocabulary")
-            return prompt
+        """The prompt's tokens. Raises: InvalidRequest for one that the model doesn't know."""
         encode = self._tokenizer.encode
-        if len(prompt) < _LONG_TEXT:
-            return encode(prompt, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(encode, prompt, add_special_tokens=add_special_tokens)
+        if isinstance(prompt, list):
+            tokens = prompt
+        elif len(prompt) < _LONG_TEXT:
+            tokens = encode(prompt, add_special_tokens=add_special_tokens)
+        else:
+            tokens = await asyncio.to_thread(encode, prompt, add_special_tokens=add_special_tokens)
+        self._tokenizer.check(tokens)
+        return tokens
 
     def _job(
         self,
@@ -109,7 +115,9 @@ class Completions:
         return Job(
             request[REQUEST_ID],
             prompts,
-            body.params(max_new_tokens, self._tokenizer.eos_token_ids, num_logprobs),
+            body.params(
+                max_new_tokens, self._tokenizer.eos_token_ids, num_logprobs, self._defaults
+            ),
             time.monotonic(),
             priority=body.priority,
             extra_keys=ExtraKeys(cache_salt=body.cache_salt),

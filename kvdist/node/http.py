@@ -14,6 +14,7 @@ from kvdist.connector.params import read_params
 from kvdist.errors import InvalidRequest
 from kvdist.node.answers import Json
 from kvdist.node.completions import Completions
+from kvdist.node.defaults import SamplingDefaults
 from kvdist.node.engine import Engine
 from kvdist.node.ledger import ledger
 from kvdist.node.models import Models
@@ -39,11 +40,12 @@ class Api:
         models: Models,
         transcriptions: "Transcriptions | None" = None,
         *,
+        defaults: SamplingDefaults,
         max_body_bytes: int = 32 << 20,
         api_key: str | None = None,
     ) -> None:
         self._engine, self._tokenizer, self._models = engine, tokenizer, models
-        completions = Completions(engine, tokenizer, models)
+        completions = Completions(engine, tokenizer, models, defaults)
         hears = transcriptions is not None
         transcribe = transcriptions.transcribe if transcriptions is not None else _is_deaf
         translate = transcriptions.translate if transcriptions is not None else _is_deaf

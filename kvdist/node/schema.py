@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvdist.cache.extra_keys import MAX_KEY_BYTES
 from kvdist.errors import InvalidRequest
+from kvdist.node.defaults import SamplingDefaults
 from kvdist.sched.sampling import Sampling
 from kvdist.sched.sequence import SamplingParams
 
@@ -92,6 +93,7 @@ class Generation(_Strict):
         max_new_tokens: int,
         eos_token_ids: frozenset[int],
         num_logprobs: int | None,
+        defaults: SamplingDefaults,
     ) -> SamplingParams:
         """As the scheduler and the sampler want it. Raises: InvalidRequest."""
         stops = frozenset(self.stop_token_ids or ()) | (
@@ -102,12 +104,12 @@ class Generation(_Strict):
             max_new_tokens=max_new_tokens,
             stop_token_ids=stops,
             sampling=Sampling(
-                temperature=_or(self.temperature, 1.0),
-                top_p=_or(self.top_p, 1.0),
-                top_k=max(self.top_k or 0, 0),
-                min_p=_or(self.min_p, 0.0),
+                temperature=_or(self.temperature, defaults.temperature),
+                top_p=_or(self.top_p, defaults.top_p),
+                top_k=defaults.top_k if self.top_k is None else max(self.top_k, 0),
+                min_p=_or(self.min_p, defaults.min_p),
                 seed=self.seed,
-                repetition_penalty=_or(self.repetition_penalty, 1.0),
+                repetition_penalty=_or(self.repetition_penalty, defaults.repetition_penalty),
                 presence_penalty=_or(self.presence_penalty, 0.0),
                 frequency_penalty=_or(self.frequency_penalty, 0.0),
                 num_logprobs=num_logprobs,

@@ -37,12 +37,17 @@ class Tokenizer:
         chat_template: str | None,
         special: Mapping[str, str],
         eos_token_ids: frozenset[int],
+        vocab_size: int | None = None,
     ) -> None:
+        """`vocab_size`: the model has so many tokens; None: as many as there are."""
         self._vocabulary = vocabulary
         self._special = dict(special)
         self.eos_token_ids = eos_token_ids
-        #: Ids from this on are no tokens.
-        self.size: int = vocabulary.get_vocab_size(with_added_tokens=True)
+        named = vocabulary.get_vocab(with_added_tokens=True).values()
+        #: Ids from this on are no tokens of the model's.
+        self.size = 1 + max(named, default=-1) if vocab_size is None else vocab_size
+        #: So many tokens have a name that the model doesn't know.
+        self.num_unknown = sum(token_id >= self.size for token_id in named)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -56,8 +61,11 @@ class Tokenizer:
             raise ConfigError(f"the model's chat template can't be read: {error}") from error
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "Tokenizer":
-        """That of the model in `folder`. Raises: ConfigError."""
+    def from_folder(cls, folder: Path, vocab_size: int | None = None) -> "Tokenizer":
+        """That of the model in `folder`, which has `vocab_size` tokens.
+
+        Raises: ConfigError, also if the model doesn't know the tokens that begin or end a text.
+        """
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ConfigError(f"{folder} has no tokenizer.json: a fast tokenizer is needed")
@@ -76,11 +84,14 @@ class Tokenizer:
             template = {one["name"]: one["template"] for one in template}.get("default")
         if (file := folder / "chat_template.jinja").exists():
             template = file.read_text(encoding="utf-8")
+        if vocab_size is not None:
+            _check_special(folder, vocabulary, special, vocab_size)
         return cls(
             vocabulary,
             chat_template=template,
             special=special,
             eos_token_ids=_eos(folder, vocabulary, special),
+            vocab_size=vocab_size,
         )
 
     @classmethod
@@ -100,6 +111,14 @@ class Tokenizer:
             special={"eos_token": end},
             eos_token_ids=frozenset([len(names) + 1]),
         )
+
+    def check(self, token_ids: Listing[int]) -> None:
+        """Raises: InvalidRequest if the model doesn't know one of them."""
+        if (largest := max(token_ids, default=0)) >= self.size:
+            raise InvalidRequest(
+                f"token {largest} of the prompt is not in the model's vocabulary, which ends "
+                f"with {self.size - 1}"
+            )
 
     # -- text and tokens -----------------------------------------------------------------------
 
@@ -145,6 +164,18 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{path} can't be read: {error}") from error
     return found if isinstance(found, dict) else {}
+
+
+def _check_special(
+    folder: Path, vocabulary: Vocabulary, special: Mapping[str, str], vocab_size: int
+) -> None:
+    for name in ("bos_token", "eos_token"):
+        token_id = vocabulary.token_to_id(special.get(name, ""))
+        if token_id is not None and token_id >= vocab_size:
+            raise ConfigError(
+                f"the {name} of {folder} is {token_id}, and its model has {vocab_size} tokens: is "
+                "the tokenizer another model's?"
+            )
 
 
 def _eos(folder: Path, vocabulary: Vocabulary, special: Mapping[str, str]) -> frozenset[int]:

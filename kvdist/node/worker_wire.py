@@ -11,7 +11,7 @@ nothing that it says is believed before its size and types were checked.
 
 import struct
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -62,6 +62,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     folder: str
     #: None: the model doesn't hear.
     window: AudioWindow | None = None
+    #: Tokens are 0 .. vocab_size - 1; None: whatever a tokenizer knows.
+    vocab_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class Loading(msgspec.Struct, frozen=True, tag=True):
@@ -139,6 +141,8 @@ class Capacity:
     folder: str = ""
     #: What the model hears at a time; None: nothing.
     window: AudioWindow | None = None
+    #: Tokens are 0 .. vocab_size - 1; None: whatever a tokenizer knows.
+    vocab_size: int | None = None
 
     @classmethod
     def of(cls, config: KVCacheConfig) -> "Capacity":
@@ -158,13 +162,27 @@ class Capacity:
     def ready(self) -> Ready:
         """As a worker says it."""
         groups = tuple(map(_told, self.groups))
-        return Ready(self.num_blocks, groups, self.max_model_len, self.folder, self.window)
+        return Ready(
+            self.num_blocks,
+            groups,
+            self.max_model_len,
+            self.folder,
+            self.window,
+            self.vocab_size,
+        )
 
     @classmethod
     def read(cls, ready: Ready) -> "Capacity":
         """As a node understands it. Raises: FormatError, ConfigError."""
         groups = tuple(map(_understood, ready.groups))
-        return cls(ready.num_blocks, groups, ready.max_model_len, ready.folder, ready.window)
+        return cls(
+            ready.num_blocks,
+            groups,
+            ready.max_model_len,
+            ready.folder,
+            ready.window,
+            ready.vocab_size,
+        )
 
 
 def _told(group: KVCacheGroupSpec) -> Group:

@@ -47,6 +47,8 @@ class Built:
     window: AudioWindow | None
     #: Digest of the weights.
     weights: str
+    #: Tokens are 0 .. vocab_size - 1.
+    vocab_size: int
 
 
 def build(settings: WorkerSettings, progress: Progress, allocate: Allocate | None = None) -> Built:
@@ -72,7 +74,16 @@ def build(settings: WorkerSettings, progress: Progress, allocate: Allocate | Non
     runner = ModelRunner(model, layout, num_blocks, memory)
     window = model.hearing.window if model.hearing is not None else None
     groups = layout.kv_cache_groups
-    return Built(runner, num_blocks, groups, longest, folder, window, weights_digest(folder))
+    return Built(
+        runner,
+        num_blocks,
+        groups,
+        longest,
+        folder,
+        window,
+        weights_digest(folder),
+        model.vocab_size,
+    )
 
 
 def _device(name: str) -> str:

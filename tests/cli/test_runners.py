@@ -38,6 +38,7 @@ def test_a_model_is_built_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
         max_model_len=64,
         folder=Path("folder"),
         window=window,
+        vocab_size=7,
     )
 
     def build(settings: Any, progress: Any, allocate: Any) -> Any:
@@ -50,7 +51,7 @@ def test_a_model_is_built_as_told(monkeypatch: pytest.MonkeyPatch) -> None:
     made: Any = build_runner(settings, no_progress)
     runner, capacity = made
     assert runner == "runner"
-    assert capacity == Capacity(9, GROUPS, 64, "folder", window)
+    assert capacity == Capacity(9, GROUPS, 64, "folder", window, 7)
     monkeypatch.delenv("OMP_WAIT_POLICY")
 
 

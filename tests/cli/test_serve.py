@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,12 @@ from kvdist.cli.main import app
 from kvdist.node.build import NodeSettings
 from kvdist.node.engine import Engine
 from kvdist.node.tokenizer import Tokenizer
+from kvdist.node.worker_wire import Capacity
+from kvdist.sched.plan import StepPlan, StepResult
+from kvdist.sim.stub_runner import StubRunner
 from kvdist.worker.settings import WorkerSettings
-from tests.node.running import Running, running
+from tests.node.running import TOKENIZER, Running, running
+from tests.node.small import CONFIG, PRINTABLE
 
 Talk = Callable[[Running], Awaitable[None]]
 TEXT = "/v1/completions"
@@ -189,6 +194,34 @@ def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPa
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert told == [settings]
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("auto", 0.25), ("vllm", 1.0)])
+def test_sampling_as_the_model_suggests(
+    serve: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    flag: str,
+    expected: float,
+) -> None:
+    TOKENIZER._vocabulary.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.25}')
+    asked: list[float] = []
+
+    class Listening(StubRunner):
+        def execute(self, plan: StepPlan) -> StepResult:
+            asked.extend(new.sampling.temperature for new in plan.new_sequences)
+            return super().execute(plan)
+
+    capacity = replace(Capacity.of(CONFIG), folder=str(tmp_path))
+    runner = Listening(CONFIG, PRINTABLE)
+    monkeypatch.setattr(command, "build_runner", lambda *_: (runner, capacity))
+
+    async def talk(node: Running) -> None:
+        assert (await node.post(TEXT, {"prompt": "x"}))[0] == 200
+
+    serve(talk, "--generation-config", flag)
+    assert asked == [expected]
 
 
 # -- as a process ------------------------------------------------------------------------------

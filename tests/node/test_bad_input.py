@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.running import running
+from kvdist.node.tokenizer import Tokenizer
+from tests.node.running import TOKENIZER, running
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 SAID = [{"role": "user", "content": "x"}]
@@ -163,3 +164,17 @@ def test_fields_that_nobody_knows_are_left_unread() -> None:
     body |= {"min_tokens": 1, "ignore_eos": True}
     status, answer = ask(TEXT, json.dumps(body).encode())
     assert status == 200 and answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("prompt", ["fine ~", [5, 60]])
+def test_a_token_that_the_tokenizer_knows_and_the_model_does_not(prompt: str | list[int]) -> None:
+    tokenizer = Tokenizer(
+        TOKENIZER._vocabulary,
+        chat_template=None,
+        special={},
+        eos_token_ids=frozenset(),
+        vocab_size=50,
+    )
+    data = json.dumps({"prompt": prompt}).encode()
+    status, answer = ask(TEXT, data, tokenizer=tokenizer)
+    assert status == 400 and "which ends with 49" in answer["error"]["message"]

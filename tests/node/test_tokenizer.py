@@ -102,3 +102,26 @@ def test_a_template_that_is_none(tmp_path: Path) -> None:
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer_config\.json"):
         Tokenizer.from_folder(folder(tmp_path, tokenizer_config="{"))
+
+
+def test_tokens_that_the_model_does_not_know(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_folder(folder(tmp_path), 100)
+    assert (tokenizer.size, tokenizer.num_unknown) == (100, 158)
+    tokenizer.check([0, 99])
+    tokenizer.check([])
+    with pytest.raises(InvalidRequest, match=r"token 100 of the prompt .* ends with 99"):
+        tokenizer.check([3, 100])
+
+
+def test_a_model_may_have_more_tokens_than_have_a_name(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_folder(folder(tmp_path), 300)
+    assert (tokenizer.size, tokenizer.num_unknown) == (300, 0)
+    tokenizer.check([299])
+
+
+@pytest.mark.parametrize("name", ["bos_token", "eos_token"])
+def test_an_end_that_the_model_does_not_know(tmp_path: Path, name: str) -> None:
+    files = {"tokenizer_config": {name: "<|im_end|>"}}
+    assert Tokenizer.from_folder(folder(tmp_path, **files), 258).size == 258
+    with pytest.raises(ConfigError, match=f"the {name} of .* is 257, and its model has 257"):
+        Tokenizer.from_folder(folder(tmp_path, **files), 257)

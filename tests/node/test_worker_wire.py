@@ -88,7 +88,8 @@ def test_what_a_worker_has_room_for() -> None:
         CrossAttentionSpec(block_size=16),
     )
     groups = tuple(KVCacheGroupSpec(spec, (f"layer {i}",)) for i, spec in enumerate(specs))
-    capacity = Capacity(100, groups, 4096, "somewhere", AudioWindow(16000, 480000, 1500))
+    window = AudioWindow(16000, 480000, 1500)
+    capacity = Capacity(100, groups, 4096, "somewhere", window, 32000)
     ready = read_answer(body_of(capacity.ready()))
     assert isinstance(ready, Ready) and Capacity.read(ready) == capacity
 
