@@ -42,13 +42,21 @@ class Compute:
     def __init__(self, worker: Worker, tasks: asyncio.TaskGroup) -> None:
         self._worker = worker
         self._tasks = tasks
+        self._running: set[asyncio.Task[None]] = set()
         self._ended: list[Ended] = []
         self._lost: WorkerLost | None = None
         self._woken = asyncio.Event()
 
     def start(self, plan: StepPlan) -> None:
         """The worker runs this plan, after all before it."""
-        self._tasks.create_task(self._run(plan), name=f"step {plan.step}")
+        task = self._tasks.create_task(self._run(plan), name=f"step {plan.step}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def give_up(self) -> None:
+        """Nobody waits for any step any more: a lost worker may never answer."""
+        for task in self._running:
+            task.cancel()
 
     def wake(self) -> None:
         """There is something to do beside results."""

@@ -142,6 +142,7 @@ class Engine:
                 await self._beat()
                 for task in beside:
                     task.cancel()
+                self.compute.give_up()
         finally:
             self._is_running = False
             self._fail_all(Unavailable("the node has ended"))

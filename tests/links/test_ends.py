@@ -1,0 +1,61 @@
+"""How nodes that exchange K/V end."""
+
+import asyncio
+
+import pytest
+
+from kvdist.errors import Unavailable, WorkerLost
+from kvdist.node.compute import Compute
+from kvdist.node.engine import Engine
+from kvdist.sched.plan import StepPlan, StepResult
+from tests.links.pairs import a_pair
+from tests.node.running import running, until
+
+
+class Silent:
+    """A worker that never answers, and whose end somebody else notices first."""
+
+    async def execute(self, plan: StepPlan) -> StepResult:
+        await asyncio.Event().wait()
+        raise AssertionError(plan)
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """It has none."""
+
+
+def test_a_node_whose_links_are_lost_ends_though_a_step_runs() -> None:
+    async def main() -> None:
+        async with running(worker=Silent()) as node:
+            engine: Engine = node.engine
+            asking = asyncio.create_task(node.post("/v1/completions", {"prompt": "x"}))
+            await until(lambda: engine.scheduler.steps)
+            compute: Compute = engine.compute
+            compute.lose(WorkerLost("its links have ended"))
+            status, _ = await asking
+            assert status == 503
+            assert isinstance(engine.lost, WorkerLost)
+
+    async def all_within(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            await main()
+
+    asyncio.run(all_within(20))
+
+
+def test_the_worker_goes_while_others_wait() -> None:
+    """Its thread ends as a process that was killed does: all who wait hear of it."""
+
+    async def main() -> None:
+        async with a_pair() as (prefill, decode):
+            params = await prefill.prefill("A prompt of some length, so that there is something.")
+            decode.exchange._neighbours.workers[0].close()
+            await until(lambda: decode.engine.lost)
+            with pytest.raises(Unavailable):
+                await decode.ask("A prompt of some length, so that there is", 4, params)
+            assert isinstance(decode.engine.lost, WorkerLost)
+            await prefill.ask("And this one is still there.")
+
+    asyncio.run(main())
