@@ -8,20 +8,16 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from aiohttp import web
 
 from kvdist.node.build import NodeSettings, build_api
 from kvdist.node.engine import Engine
 from kvdist.node.registration import Registration, Replaced
 from kvdist.node.speech import Speech
 from kvdist.node.tokenizer import Tokenizer
-from kvdist.web.listening import listen, signals
+from kvdist.web.listening import face, listen, signals
 from kvdist.web.membership import Member
 
 _log = structlog.get_logger(__name__)
-
-#: How long clients may take to read the rest of their answers.
-_LAST_WORDS_S = 5.0
 
 
 async def serve(
@@ -36,9 +32,7 @@ async def serve(
     Raises: WorkerLost; ConfigError; Replaced.
     """
     api = build_api(settings, engine, tokenizer, speech)
-    runner = web.AppRunner(
-        api.app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S
-    )
+    runner = face(api.app)
     await runner.setup()
     try:
         await listen(runner, settings.host, settings.port)

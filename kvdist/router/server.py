@@ -7,7 +7,6 @@ Knows nothing of: routes, requests.
 import asyncio
 
 import structlog
-from aiohttp import web
 
 from kvdist.router.completions import Completions
 from kvdist.router.exchange import Cluster
@@ -19,12 +18,9 @@ from kvdist.router.registry import Registry
 from kvdist.router.releases import Releases
 from kvdist.router.settings import RouterSettings
 from kvdist.router.upstream import Upstream, new_session
-from kvdist.web.listening import listen, signals
+from kvdist.web.listening import face, listen, signals
 
 _log = structlog.get_logger(__name__)
-
-#: How long clients may take to read the rest of their answers.
-_LAST_WORDS_S = 5.0
 
 
 async def serve(settings: RouterSettings) -> None:
@@ -35,9 +31,7 @@ async def serve(settings: RouterSettings) -> None:
         upstream = Upstream(session)
         releases = Releases(upstream)
         api = Api(Cluster(nodes, upstream, releases, Metrics(nodes), settings), registry)
-        runner = web.AppRunner(
-            api.app, handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WORDS_S
-        )
+        runner = face(api.app)
         await runner.setup()
         try:
             await listen(runner, settings.host, settings.port)

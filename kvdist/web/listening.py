@@ -1,6 +1,6 @@
 """A process that listens, and what it does when it is asked to end.
 
-Owns:   what SIGTERM and SIGINT mean.
+Owns:   what SIGTERM and SIGINT mean, and how patient a process is with its clients.
 Knows nothing of: routes; what is drained.
 
     SIGTERM   nothing new is taken; what was taken is answered, then the process ends
@@ -11,19 +11,81 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from aiohttp import web
 
 from kvdist.errors import ConfigError
+from kvdist.web.arrival import Arrival
 
 _log = structlog.get_logger(__name__)
 
+_LINE_BYTES: Final = 8190
+_MAX_HEADERS: Final = 128
 
-async def listen(runner: web.AppRunner, host: str, port: int) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long clients may take, in seconds."""
+
+    #: For the head of the first request of a connection.
+    head_s: float = 20.0
+    #: Between two requests, the head of the next one included.
+    idle_s: float = 75.0
+    #: To read the rest of their answers when the process ends.
+    last_words_s: float = 5.0
+
+
+PATIENCE: Final = Patience()
+
+
+def face(app: web.Application, patience: Patience = PATIENCE) -> web.AppRunner:
+    """What runs `app`. Heads are bounded: 8 KiB a line, 128 lines; a client that leaves cancels."""
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=patience.last_words_s,
+        keepalive_timeout=patience.idle_s,
+        max_line_size=_LINE_BYTES,
+        max_field_size=_LINE_BYTES,
+        max_headers=_MAX_HEADERS,
+    )
+
+
+class _Site(web.BaseSite):
+    """A TCP address, where connections have to say what they want."""
+
+    def __init__(self, runner: web.AppRunner, host: str, port: int, patience: Patience) -> None:
+        super().__init__(runner)
+        self._host, self._port, self._patience = host, port, patience
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"http://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Connections are taken."""
+        await super().start()
+        server = self._runner.server
+        assert server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Arrival(server(), self._patience.head_s),
+            self._host,
+            self._port,
+            backlog=self._backlog,
+        )
+
+
+async def listen(
+    runner: web.AppRunner, host: str, port: int, patience: Patience = PATIENCE
+) -> None:
     """`runner` takes connections there. Raises: ConfigError."""
     try:
-        await web.TCPSite(runner, host, port).start()
+        await _Site(runner, host, port, patience).start()
     except OSError as error:
         raise ConfigError(f"can't listen at {host}:{port}: {error.strerror}") from error
 

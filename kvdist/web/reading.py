@@ -4,6 +4,7 @@ Owns:   the mapping of errors to statuses.
 Knows nothing of: routes.
 """
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
@@ -24,6 +25,9 @@ from kvdist.errors import (
 
 #: What a request is called in logs and answers.
 REQUEST_ID: Final = web.RequestKey("request_id", str)
+
+#: A body that takes longer isn't coming: whoever sends it a byte at a time hears 408.
+BODY_S = 60.0
 
 #: What aiohttp raises for forms that are none.
 _UNREADABLE: Final = (
@@ -48,8 +52,9 @@ class BadField(InvalidRequest):
 
 
 async def read_body(request: web.Request, kind: type[_Body]) -> _Body:
-    """The body as `kind`. Raises: BadField; HTTPRequestEntityTooLarge."""
-    data = await request.read()
+    """The body as `kind`. Raises: BadField; HTTPRequestEntityTooLarge; HTTPRequestTimeout."""
+    async with _in_time():
+        data = await request.read()
     return _checked(lambda: kind.model_validate_json(data))
 
 
@@ -59,12 +64,13 @@ async def read_form(
 ) -> AsyncIterator[tuple[_Body, IO[bytes]]]:
     """The fields of a multipart form, and the file of that name, while it is open.
 
-    Raises: BadField; HTTPRequestEntityTooLarge.
+    Raises: BadField; HTTPRequestEntityTooLarge; HTTPRequestTimeout.
     """
     if request.content_type != "multipart/form-data":
         raise BadField("the body is multipart/form-data, with a file", None)
     try:
-        form = await request.post()
+        async with _in_time():
+            form = await request.post()
     except _UNREADABLE as error:
         raise BadField(f"the form can't be read: {error}", None) from None
     with ExitStack() as files:
@@ -76,6 +82,15 @@ async def read_form(
             raise BadField(f"{file_name}: a file is required", file_name)
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         yield _checked(lambda: kind.model_validate(fields)), file.file
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(BODY_S):
+            yield
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body wasn't there after {BODY_S} seconds") from None
 
 
 def _checked(validate: Callable[[], _Body]) -> _Body:
