@@ -61,15 +61,22 @@ class Node:
         n: int = 1,
     ) -> tuple[list[str], Job]:
         """Texts, and the job that they came of."""
-        job = a_job(prompt, num_tokens, params, n=n)
-        tokens: list[list[int]] = [[] for _ in range(n)]
-        async for news in self.engine.generate(job):
-            tokens[news.index] += news.output.token_ids
-        return [TOKENIZER.decode(one) for one in tokens], job
+        job = a_job(TOKENIZER.encode(prompt), num_tokens, params, n=n)
+        return [TOKENIZER.decode(one) for one in await self.tokens(job)], job
 
-    async def prefill(self, prompt: str, transfer: str | None = None) -> Mapping[str, Any] | None:
+    async def tokens(self, job: Job) -> list[list[int]]:
+        """All that is said."""
+        said: list[list[int]] = [[] for _ in range(job.num_choices)]
+        async for news in self.engine.generate(job):
+            said[news.index] += news.output.token_ids
+        return said
+
+    async def prefill(
+        self, prompt: str | Sequence[int], transfer: str | None = None
+    ) -> Mapping[str, Any] | None:
         """What its K/V can be had for."""
-        job = a_job(prompt, 1, write_params(Lend(transfer)))
+        tokens = TOKENIZER.encode(prompt) if isinstance(prompt, str) else prompt
+        job = a_job(tokens, 1, write_params(Lend(transfer)))
         job.is_prefill, job.is_streamed = True, transfer is not None
         async for _ in self.engine.generate(job):
             pass
@@ -93,9 +100,12 @@ class Node:
 
 
 def a_job(
-    prompt: str, num_tokens: int, params: Mapping[str, Any] | None = None, *, n: int = 1
+    tokens: Sequence[int],
+    num_tokens: int,
+    params: Mapping[str, Any] | None = None,
+    *,
+    n: int = 1,
 ) -> Job:
-    tokens = TOKENIZER.encode(prompt)
     sampling = SamplingParams(n=n, max_new_tokens=num_tokens)
     return Job("r", [tokens], sampling, 0.0, kv_transfer_params=params)
 
@@ -108,7 +118,8 @@ async def a_node(
     *,
     block_size: int = 16,
     num_blocks: int = 400,
-    weights: str | None = None,
+    model: str = "stub",
+    max_model_len: int = 1024,
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A node that others find in `book` while it runs."""
@@ -123,7 +134,11 @@ async def a_node(
         thread = WorkerThread(theirs)
         thread.start()
         runner_settings = WorkerSettings(
-            model="stub", block_size=block_size, num_blocks=num_blocks, max_model_len=1024
+            model=model,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            dtype="auto" if model == "stub" else "float32",
         )
         runner, capacity = build_runner(runner_settings, lambda *_: None, thread)
         worker = InProcessWorker(runner)

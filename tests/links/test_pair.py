@@ -15,6 +15,7 @@ from tests.links.pairs import (
     perfect,
     some_prompts,
 )
+from tests.node.running import TOKENIZER
 
 PROMPT = "The quick brown fox jumps over the lazy dog, again and again, until it has had enough."
 
@@ -147,7 +148,7 @@ def test_who_asked_for_a_ticket_leaves() -> None:
 
     async def main() -> None:
         async with a_pair() as (prefill, _):
-            job = a_job(PROMPT, 1, {"do_remote_decode": True})
+            job = a_job(TOKENIZER.encode(PROMPT), 1, {"do_remote_decode": True})
             job.is_prefill = True
             async for _news in prefill.engine.generate(job):
                 pass
