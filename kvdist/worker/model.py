@@ -145,7 +145,7 @@ def load(folder: Path, dtype: str = "auto", device: str = "cpu") -> Model:
         )
     try:
         network.to(torch.device(device))
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # the latter: a PyTorch without CUDA
         raise ConfigError(f"the model doesn't go to device {device!r}: {error}") from error
     return Model.of(network, folder)
 

@@ -15,50 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from kvdist.cli import serve as command, worker as worker_command
 from kvdist.cli.main import app
-from kvdist.node.build import NodeSettings
-from kvdist.node.engine import Engine
-from kvdist.node.tokenizer import Tokenizer
 from kvdist.node.worker_wire import Capacity
 from kvdist.sched.plan import StepPlan, StepResult
 from kvdist.sim.stub_runner import StubRunner
 from kvdist.worker.settings import WorkerSettings
-from tests.node.running import TOKENIZER, Running, running
+from tests.node.running import TOKENIZER, Running
 from tests.node.small import CONFIG, PRINTABLE
 
 Talk = Callable[[Running], Awaitable[None]]
 TEXT = "/v1/completions"
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs the command with a conversation in place of clients that come over the network."""
-
-    def run(talk: Talk, *flags: str) -> Result:
-        async def serve_node(
-            settings: NodeSettings, engine: Engine, tokenizer: Tokenizer, *_: object
-        ) -> None:
-            told = {name: getattr(settings, name) for name in settings.__slots__}
-            async with running(engine=engine, tokenizer=tokenizer, **told) as node:
-                await talk(node)
-
-        monkeypatch.setattr(command, "serve_node", serve_node)
-        flags = ("--distributed-executor-backend", "uni", *flags)
-        result = CliRunner().invoke(app, ["serve", "stub", *flags], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result
-
-    return run
 
 
 async def cached(node: Running, prompt: str) -> int:
@@ -87,15 +56,6 @@ def cached_is(expected: int) -> Talk:
     return talk
 
 
-def setting(name: str, expected: object) -> Talk:
-    async def talk(node: Running) -> None:
-        assert getattr(node.engine.scheduler.settings, name) == expected
-        status, _ = await node.post(TEXT, {"prompt": ["x", "y"], "max_tokens": 3})
-        assert status == 200
-
-    return talk
-
-
 @pytest.mark.parametrize(
     ("flags", "talk"),
     [
@@ -110,9 +70,6 @@ def setting(name: str, expected: object) -> Talk:
             refused(400, {"prompt": "x" * 60}, "a step without chunks"),
         ),
         ("--max-queued-requests 1", refused(503, {"prompt": "x", "n": 2}, "at most 1")),
-        ("--max-num-seqs 1", setting("max_num_seqs", 1)),
-        ("--no-async-scheduling", setting("max_steps_in_flight", 1)),
-        ("--scheduling-policy priority", setting("policy", "priority")),
     ],
 )
 def test_a_flag_does_something(serve: Callable[..., Result], flags: str, talk: Talk) -> None:
@@ -127,13 +84,6 @@ def test_names(serve: Callable[..., Result]) -> None:
         assert (await node.post(TEXT, {"model": "stub", "prompt": "x"}))[0] == 404
 
     serve(talk, "--served-model-name", "one", "--served-model-name", "two")
-
-
-def test_watermark(serve: Callable[..., Result]) -> None:
-    async def talk(node: Running) -> None:
-        assert node.engine.scheduler.manager.config.watermark_blocks == 50
-
-    serve(talk, "--watermark", "0.5", "--num-gpu-blocks-override", "100")
 
 
 def test_a_body_that_is_too_large(serve: Callable[..., Result]) -> None:
