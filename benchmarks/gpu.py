@@ -14,6 +14,7 @@ Units:  bytes and seconds; a GB is 10**9 bytes.
 
 import asyncio
 import importlib
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -60,6 +61,7 @@ class Torch:
     """Its tensors."""
 
     def __init__(self, on_host: bool) -> None:
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when torch is loaded
         self._torch: Any = importlib.import_module("torch")
         if not on_host and not self._torch.cuda.is_available():
             raise NoGpuError("torch sees no GPU")

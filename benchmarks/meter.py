@@ -53,6 +53,7 @@ class MainThread:
 
 def _work() -> tuple[str, Callable[[], object]]:
     """A piece of a few milliseconds: the best model of a forward pass that there is here."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when torch is loaded
     with suppress(ImportError):
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)

@@ -30,6 +30,7 @@ def load(library: str) -> Engine[Any, Any]:
 
         return KvdistEngine()
     if library == "vllm":
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when torch is loaded
         from benchmarks.engine_vllm import VllmEngine
 
         return VllmEngine()

@@ -1,5 +1,6 @@
 """For every test: check level 2, a leak check at its end, examples that can be replayed."""
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 from kvdist import check
 from tests import leaks
+
+#: Read once, when torch is loaded: threads that spin while they wait keep others from their work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 check.level = 2  # here and not in a fixture, so that doctests have it too
 
