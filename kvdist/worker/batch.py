@@ -17,7 +17,7 @@ import torch
 from kvdist.ids import BlockId, GroupId
 from kvdist.worker.attention import AttentionCall, GroupCall, LayerMemory, SingleTokens, Tile
 from kvdist.worker.rows import Row
-from kvdist.worker.tables import BlockTables
+from kvdist.worker.tables import BlockTables, slot_mapping
 
 #: A chunk reads in tiles of so many tokens: that bounds the mask, and what is masked in vain.
 TILE: Final = 256
@@ -142,19 +142,6 @@ class Packing:
         yield from classes.values()
 
 
-def slot_mapping(
-    table: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, block_size: int
-) -> torch.Tensor:
-    """The slot of each position of each row.
-
-    >>> table = torch.tensor([[7, 3], [2, 0]], dtype=torch.int32)
-    >>> slot_mapping(table, torch.tensor([0, 0, 1]), torch.tensor([0, 5, 2]), 4)
-    tensor([28, 13, 10])
-    """
-    blocks = table[rows, positions // block_size].long()
-    return blocks * block_size + positions % block_size
-
-
 class CallBuilder:
     """Makes the metadata of calls, for one pool and one model."""
 
@@ -165,26 +152,26 @@ class CallBuilder:
         dtype: torch.dtype,
         cross: Mapping[int, LayerMemory] | None = None,
     ) -> None:
-        self._layers = layers
+        self.layers = layers
         #: By the layer's index: where its K/V of the encoder are.
         self.cross = cross or {}
-        self._groups = groups
+        self.groups = groups
         self._dtype = dtype
 
     def build(self, packing: Packing, tables: Sequence[torch.Tensor]) -> AttentionCall:
         """The metadata of one call; `tables` are what was committed for this step."""
         return AttentionCall(
-            self._layers,
+            self.layers,
             self.cross,
             {
                 group_id: self._group(geometry, packing, tables[group_id])
-                for group_id, geometry in self._groups.items()
+                for group_id, geometry in self.groups.items()
             },
         )
 
     def encoder_writes(self, memory: LayerMemory, table: torch.Tensor, num: int) -> torch.Tensor:
         """Where the K/V of an encoder's `num` tokens go in a sequence's blocks."""
-        geometry = self._groups[memory.group_id]
+        geometry = self.groups[memory.group_id]
         positions = torch.arange(num, device=table.device)
         rows = torch.zeros_like(positions)
         return geometry.places(slot_mapping(table[None], rows, positions, geometry.block_size))
@@ -192,7 +179,7 @@ class CallBuilder:
     def begun_blocks(self, pieces: Sequence[Piece], tables: BlockTables) -> list[BlockId]:
         """Blocks of attention groups whose first token is among these pieces."""
         begun: list[BlockId] = []
-        for group_id, geometry in self._groups.items():
+        for group_id, geometry in self.groups.items():
             size, blocks = geometry.block_size, tables.groups[group_id].blocks
             for piece in pieces:
                 first, last = -(-piece.start // size), (piece.end - 1) // size

@@ -92,8 +92,12 @@ class KVPool:
 
     def clear(self, block_ids: Sequence[BlockId]) -> None:
         """These blocks are all zeros: what another kind of layer left there could be no number."""
+        self.fill(block_ids, 0)
+
+    def fill(self, block_ids: Sequence[BlockId], byte: int) -> None:
+        """Each byte of these blocks is `byte`."""
         if block_ids:
-            self.region[torch.tensor(block_ids, device=self.region.device)] = 0
+            self.region[torch.tensor(block_ids, device=self.region.device)] = byte
 
 
 def _zeros(num_blocks: int, bytes_per_block: int, device: torch.device) -> torch.Tensor:

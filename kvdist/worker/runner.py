@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from transformers.cache_utils import Cache
 
+from kvdist import check
 from kvdist.cache import SlidingWindowSpec
 from kvdist.cache.grouping import KVCacheLayout
 from kvdist.errors import LocalMisuse
@@ -19,6 +20,7 @@ from kvdist.worker.attention import LayerMemory
 from kvdist.worker.batch import CallBuilder, GroupGeometry, Packing, Piece
 from kvdist.worker.encoder import EncoderDecoder
 from kvdist.worker.model import Model
+from kvdist.worker.poison import Poison
 from kvdist.worker.pool import KVPool
 from kvdist.worker.rows import Rows
 from kvdist.worker.sampling import sample
@@ -45,12 +47,19 @@ class ModelRunner:
         if model.state_layers:
             num_layers = model.network.config.num_hidden_layers
             self._states = States(model.state_layers, num_layers, self.pool)
+        self._poison = Poison(self.pool, self._builder) if check.level == 2 else None
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step. Raises: LocalMisuse for a plan that doesn't fit what came before."""
+        """Run one step.
+
+        Raises: LocalMisuse for a plan that doesn't fit what came before; InvariantViolation, at
+        check level 2, if something was read that nobody has written.
+        """
         self.rows.drop(plan.finished_request_ids)
         self.rows.drop(plan.preempted_request_ids)
+        if self._poison is not None:
+            self._poison.spread(plan)
         self.pool.copy(plan.block_copies)
         for new in plan.new_sequences:
             self._add(new)
@@ -67,7 +76,7 @@ class ModelRunner:
             for turn, piece in zip(plan.scheduled, pieces, strict=True)
             if piece.samples
         ]
-        logits = self._compute(pieces)
+        logits = self._compute(pieces, self.rows.tables.commit(self.model.device))
         answers = sample(logits, [piece.row for _, piece in sampling])
         for (_, piece), answer in zip(sampling, answers, strict=True):
             piece.row.append(answer.token_ids[0])
@@ -83,15 +92,22 @@ class ModelRunner:
         if self._encoder is not None and new.audio is not None:
             self._encoder.run(row, new.audio, self.rows.tables)
 
-    def _compute(self, pieces: Sequence[Piece]) -> torch.Tensor:
+    def _compute(self, pieces: Sequence[Piece], tables: Sequence[torch.Tensor]) -> torch.Tensor:
         """Logits after the last token of each piece that samples, in their order."""
-        tables = self.rows.tables.commit(self.model.device)
+        logits = self._run(pieces, tables)
+        if self._poison is not None:
+            self._poison.check(pieces, tables)
+        return logits
+
+    def _run(self, pieces: Sequence[Piece], tables: Sequence[torch.Tensor]) -> torch.Tensor:
         states = self._states
         if states is None:
             return self._call(Packing(pieces, self.model.device), tables)
         self.pool.clear(self._builder.begun_blocks(pieces, self.rows.tables))
         logits = []
         for some in states.calls(pieces, self.rows.tables):
+            if self._poison is not None:
+                self._poison.check_states(states.sources(some, self.rows.tables))
             cache = states.load(some, self.rows.tables)
             logits.append(self._call(Packing(some, self.model.device), tables, cache))
             states.store(cache, some, self.rows.tables)

@@ -220,6 +220,12 @@ class States:
             for group_id, size in self._block_sizes.items()
         ]
 
+    def sources(self, pieces: Sequence[Piece], tables: BlockTables) -> Iterator[BlockId]:
+        """Where the states are that `load` reads."""
+        for piece in pieces:
+            if piece.start:
+                yield from self._blocks(piece.row, piece.start - 1, tables)
+
     def load(self, pieces: Sequence[Piece], tables: BlockTables) -> Cache:
         """The states before the first token of each piece, as a model's call takes them."""
         goes_on = pieces[0].start > 0

@@ -2,14 +2,17 @@
 
 Owns:   for each KV cache group a table of rows, and which rows are in use: always the first ones.
 Knows nothing of: sequences, tokens, K/V.
-Units:  blocks; ids are int32.
-Source: vLLM's `MultiGroupBlockTable` and `InputBatch.condense` (vllm/v1/worker, 0.32).
+Units:  blocks; ids are int32. A *slot* is a token's place in a group: block * block size + place.
+Source: vLLM's `MultiGroupBlockTable` and `InputBatch.condense` (vllm/v1/worker, 0.32); slots are
+        those of its `BlockTable.compute_slot_mapping` and `map_to_kernel_blocks`.
 
 Rows in use are 0 .. num_rows - 1. When one is dropped the last takes its place and its own old
 place is cleared, so no kernel can reach what a dropped row named: a commit ends at `num_rows`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -115,3 +118,59 @@ class BlockTables:
     def commit(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         """Copies of the rows in use on the device, for the kernels of one step."""
         return tuple(table.commit(self.num_rows, device) for table in self.groups)
+
+
+# -- slots -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """How the tokens of a sequence are dealt to the ranks that share its context.
+
+    A block of the table is `num_ranks` times as long as a rank's own, and `run` tokens in a row
+    stay together: of 2 ranks with runs of 2, positions 0, 1, 4, 5 ... are rank 0's.
+    """
+
+    num_ranks: int = 1
+    rank: int = 0
+    run: int = 1
+
+
+_ALONE: Final = Interleave()
+
+
+def slot_mapping(
+    table: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    block_size: int,
+    ranks: Interleave = _ALONE,
+) -> torch.Tensor:
+    """The slot of each position of each row, -1 for what another rank keeps (S25).
+
+    `block_size` is a rank's own; runs divide it.
+
+    >>> table = torch.tensor([[7, 3], [2, 0]], dtype=torch.int32)
+    >>> slot_mapping(table, torch.tensor([0, 0, 1]), torch.tensor([0, 5, 2]), 4)
+    tensor([28, 13, 10])
+    >>> slot_mapping(table, torch.tensor([0] * 4), torch.arange(4), 4, Interleave(2, rank=1))
+    tensor([-1, 28, -1, 29])
+    """
+    length = block_size * ranks.num_ranks
+    starts = table[rows, positions // length].long() * block_size
+    within = positions % length
+    if ranks.num_ranks == 1:
+        return starts + within
+    turn, in_run = within // ranks.run, within % ranks.run
+    slots = starts + turn // ranks.num_ranks * ranks.run + in_run
+    return torch.where(turn % ranks.num_ranks == ranks.rank, slots, -1)
+
+
+def kernel_blocks(table: torch.Tensor, num_parts: int) -> torch.Tensor:
+    """The same table for a kernel whose blocks are so many times smaller: the slots are the same.
+
+    >>> kernel_blocks(torch.tensor([[7, 3]], dtype=torch.int32), 2)
+    tensor([[14, 15,  6,  7]], dtype=torch.int32)
+    """
+    parts = torch.arange(num_parts, dtype=table.dtype, device=table.device)
+    return (table.unsqueeze(-1) * num_parts + parts).flatten(-2)

@@ -8,9 +8,8 @@ from hypothesis import given, strategies as st
 from kvdist.errors import LocalMisuse
 from kvdist.ids import BlockId
 from kvdist.sched.plan import NewSequence, ScheduledSequence
-from kvdist.worker.batch import slot_mapping
 from kvdist.worker.rows import Rows
-from kvdist.worker.tables import BlockTables
+from kvdist.worker.tables import BlockTables, Interleave, kernel_blocks, slot_mapping
 
 CPU = torch.device("cpu")
 BLOCKS = st.lists(st.integers(1, 99).map(BlockId), max_size=20)
@@ -63,6 +62,47 @@ def test_slots(blocks: list[int], size: int, data: st.DataObject) -> None:
     rows = torch.ones(len(positions), dtype=torch.int64)
     slots = slot_mapping(table, rows, torch.tensor(positions), size)
     assert slots.tolist() == [blocks[p // size] * size + p % size for p in positions]
+
+
+@given(
+    st.lists(st.integers(0, 99), min_size=1, max_size=9),
+    st.integers(1, 4),
+    st.sampled_from([1, 3, 8]),
+    st.data(),
+)
+def test_a_kernel_with_smaller_blocks_has_the_same_slots(
+    blocks: list[int], num_parts: int, size: int, data: st.DataObject
+) -> None:
+    longest = len(blocks) * num_parts * size - 1
+    positions = torch.tensor(data.draw(st.lists(st.integers(0, longest), min_size=1)))
+    table = torch.tensor([[0] * len(blocks), blocks], dtype=torch.int32)
+    rows = torch.ones_like(positions)
+    smaller = kernel_blocks(table, num_parts)
+    assert smaller.dtype == torch.int32
+    expected = slot_mapping(table, rows, positions, num_parts * size)
+    assert torch.equal(slot_mapping(smaller, rows, positions, size), expected)
+
+
+@given(
+    st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True),
+    st.integers(1, 4),
+    st.sampled_from([(1, 1), (4, 1), (4, 2), (4, 4), (6, 3)]),
+)
+def test_ranks_that_share_a_context(
+    blocks: list[int], num_ranks: int, sizes: tuple[int, int]
+) -> None:
+    """Each position is one rank's, no two of a rank share a slot, runs stay together in order."""
+    size, run = sizes
+    length = len(blocks) * num_ranks * size
+    table, positions = torch.tensor([blocks], dtype=torch.int32), torch.arange(length)
+    rows, owners = torch.zeros_like(positions), []
+    for rank in range(num_ranks):
+        slots = slot_mapping(table, rows, positions, size, Interleave(num_ranks, rank, run))
+        own = (slots >= 0).nonzero().flatten()
+        assert own.tolist() == [p for p in range(length) if p // run % num_ranks == rank]
+        assert slots[own].tolist() == [block * size + i for block in blocks for i in range(size)]
+        owners += own.tolist()
+    assert sorted(owners) == list(range(length))
 
 
 def new(name: str, *tokens: int) -> NewSequence:
