@@ -127,7 +127,7 @@ class Completions:
         )
 
     def _wish(self, body: Generation, prompts: Listing[list[int]]) -> Source | Lend | None:
-        """What is asked of the connector. Raises: InvalidRequest."""
+        """What is asked of the connector. Raises: InvalidRequest; Unavailable."""
         wish = read_params(body.kv_transfer_params)
         if wish is None:
             return None
@@ -137,8 +137,10 @@ class Completions:
             )
         if len(prompts) > 1:
             raise BadField("K/V are exchanged for one prompt a request", "kv_transfer_params")
-        if isinstance(wish, Lend) and (body.stream or (body.n or 1) > 1):
-            raise BadField("a prefill is one, and no stream", "kv_transfer_params")
+        if isinstance(wish, Lend):
+            if body.stream or (body.n or 1) > 1:
+                raise BadField("a prefill is one, and no stream", "kv_transfer_params")
+            self._engine.exchange.check_room(len(prompts[0]))
         return wish
 
     # -- answering -----------------------------------------------------------------------------

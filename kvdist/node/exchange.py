@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kvdist import errors
 from kvdist.cache import KVCacheConfig
+from kvdist.connector import rules
 from kvdist.connector.effects import TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import Loaded
@@ -57,10 +58,11 @@ class Exchange:
     ) -> None:
         self.settings = settings
         self._holdings = _Holdings()
+        self._geometry = Geometry.of(config)
         self.half = SchedulerHalf(
             settings.node_id,
             settings.run,
-            Geometry.of(config),
+            self._geometry,
             settings.connector,
             self._holdings,
             lambda: LeaseId(os.urandom(_LEASE_BYTES)),
@@ -111,6 +113,14 @@ class Exchange:
     def is_idle(self) -> bool:
         """See `SchedulerHalf.is_idle`."""
         return self.half.is_idle
+
+    def check_room(self, num_tokens: int) -> None:
+        """Raises: errors.Unavailable if K/V of so many tokens couldn't be lent now (T10)."""
+        groups, holdings = self._geometry.groups, self._holdings
+        blocks = sum(-(-num_tokens // group.block_size) for group in groups)
+        leased = self.half.lender.num_leased
+        if not rules.may_lend(leased, blocks, holdings.pool_blocks, holdings.longest_blocks):
+            raise errors.Unavailable(f"{leased} blocks are lent: not this prompt's, too (T10)")
 
     @property
     def held(self) -> dict[str, int]:

@@ -105,6 +105,28 @@ def test_a_prompt_of_one_token_leaves_nothing() -> None:
     asyncio.run(main())
 
 
+def test_what_can_be_lent_is_lent_and_no_more() -> None:
+    """T10: beyond that a prefill is refused before it is computed, and taken again later."""
+
+    async def main() -> None:
+        async with a_node("p0", Book(), num_blocks=80) as p, http(p) as client:
+            asks = [
+                {"prompt": f"{i} {PROMPT * 2}", "kv_transfer_params": {"do_remote_decode": True}}
+                for i in range(2)
+            ]
+            status, first = await post(client, "/v1/completions", asks[0])
+            assert (status, first["kv_transfer_params"] is None) == (200, False)
+            status, error = await post(client, "/v1/completions", asks[1])
+            assert (status, "T10" in error["error"]["message"]) == (503, True)
+            told = {"kv_transfer_params": first["kv_transfer_params"]}
+            await post(client, "/v1/kv/release", told)
+            await p.rest()
+            status, second = await post(client, "/v1/completions", asks[1])
+            assert (status, second["kv_transfer_params"] is None) == (200, False)
+
+    asyncio.run(main())
+
+
 def test_a_pool_that_could_lend_nothing() -> None:
     async def main() -> None:
         async with a_node("p0", Book(), num_blocks=64):
