@@ -146,6 +146,13 @@ class ExchangeFlags:
         Literal["recompute", "fail"], typer.Option(help="When K/V don't come from another node.")
     ] = "recompute"
 
+    kv_checksum: Annotated[
+        bool, typer.Option(help="Check K/V that come against a checksum of their owner's.")
+    ] = False
+    kv_faults: Annotated[
+        str, typer.Option(help="SEED:KIND=RATE,...: let K/V's links go wrong on purpose.")
+    ] = ""
+
     def settings(self, host: str, hash_algorithm: str) -> ExchangeSettings | None:
         """None: it is a node by itself."""
         if self.role is None:
@@ -158,6 +165,8 @@ class ExchangeFlags:
             control_port=self.kv_port,
             token=None if self.cluster_token is None else self.cluster_token.encode(),
             hash_algorithm=hash_algorithm,
+            is_checked=self.kv_checksum,
+            faults=self.kv_faults,
             connector=Settings(on_failure=self.kv_load_failure_policy),
         )
 

@@ -9,6 +9,7 @@ more than one body.
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +23,17 @@ from kvdist.connector.messages import Greeting, PartId, TokenSpans, WorkerMessag
 from kvdist.errors import ConfigError, RemoteProtocol
 from kvdist.ids import NodeId
 from kvdist.links import data_wire
-from kvdist.links.data_wire import BodyHead, Introduction
-from kvdist.links.layout import Layout
+from kvdist.links.data_wire import BodyHead, Check, Checked, Introduction
+from kvdist.links.layout import Bytes, Layout
 from kvdist.links.memory import Memory
 from kvdist.links.who import run_of
 from transports.api import Buffer, Head, Link
-from transports.errors import BodyRefused, TransportError, Unsupported
+from transports.errors import BodyRefused, PeerLost, TransportError, Unsupported
 
 _log = structlog.get_logger(__name__)
 
+#: Kinds with a body that is read as a whole.
+_SHORT: Final = (data_wire.MESSAGE, data_wire.CHECK, data_wire.CHECKED)
 #: A peer that doesn't introduce itself by then is none.
 _INTRODUCTION_S: Final = 5.0
 
@@ -78,10 +81,15 @@ class Channel:
         self.region: int | None = None
         #: The body that lands now.
         self.landing: Landing | None = None
-        self._messages: deque[bytes] = deque()
+        #: Kinds and bodies.
+        self._messages: deque[tuple[int, bytes]] = deque()
         self._bodies: deque[SendBytes] = deque()
         self._woken = asyncio.Event()
         self._is_over = False
+        #: Questions that the peer hasn't answered.
+        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._numbers = itertools.count()
+        self._tasks: asyncio.TaskGroup
         #: The peer reads by itself; else we send.
         self.lends = False
 
@@ -90,8 +98,7 @@ class Channel:
     def say(self, message: WorkerMessage | Greeting, version: int) -> None:
         """Send it, after all messages before it."""
         if not self._is_over:
-            self._messages.append(codec.encode(message, version))
-            self._woken.set()
+            self._queue(data_wire.MESSAGE, codec.encode(message, version))
 
     def send(self, body: SendBytes) -> None:
         """Send bytes; `Host.sent` follows."""
@@ -106,6 +113,16 @@ class Channel:
         for body in [body for body in self._bodies if body.key == key]:
             self._bodies.remove(body)
             self._host.sent(key)
+
+    async def checksum(self, spans: Sequence[Bytes]) -> int:
+        """Of these bytes of the peer's memory. Raises: PeerLost."""
+        if self._is_over:
+            raise PeerLost("the link has ended")
+        number = next(self._numbers)
+        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked[number] = asked
+        self._queue(data_wire.CHECK, data_wire.write(Check(number, tuple(spans))))
+        return await asked
 
     def cut(self) -> None:
         """End the link now."""
@@ -124,7 +141,7 @@ class Channel:
             ours = Introduction(
                 layout.block_sizes, layout.heads, layout.page_bytes, layout.block_bytes, region
             )
-            await self.link.send(data_wire.INTRODUCTION, data_wire.write_meta(ours))
+            await self.link.send(data_wire.INTRODUCTION, data_wire.write(ours))
             head = await self.link.recv()
         if head.kind != data_wire.INTRODUCTION:
             raise RemoteProtocol("the first message of a data link is no introduction")
@@ -134,8 +151,8 @@ class Channel:
     async def live(self) -> None:
         """Send and receive, until the link has ended and no byte can land any more."""
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._send_all())
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._send_all())
                 await self._receive_all()
                 self._end()
                 if self.landing is not None:
@@ -154,7 +171,24 @@ class Channel:
         for body in self._bodies:
             self._host.sent(body.key)
         self._bodies.clear()
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(PeerLost("the link has ended"))
+        self._asked.clear()
         self._host.lost(self)
+
+    def _queue(self, kind: int, body: bytes) -> None:
+        self._messages.append((kind, body))
+        self._woken.set()
+
+    async def _answer(self, check: Check) -> None:
+        try:
+            value = await asyncio.to_thread(self._memory.pool.checksum, check.spans)
+        except RemoteProtocol as error:
+            _log.warning("data link ended", peer=self.peer, reason=str(error))
+            self.link.abort()
+            return
+        self._queue(data_wire.CHECKED, data_wire.write(Checked(check.number, value)))
 
     async def _receive_all(self) -> None:
         try:
@@ -170,7 +204,7 @@ class Channel:
             nonlocal body
             if head.kind == data_wire.BODY:
                 return self._place(head)
-            if head.kind != data_wire.MESSAGE or head.body_bytes > codec.MAX_MESSAGE_BYTES:
+            if head.kind not in _SHORT or head.body_bytes > codec.MAX_MESSAGE_BYTES:
                 raise BodyRefused("neither a message nor a body of a part")
             body = bytearray(head.body_bytes)
             return [body]
@@ -185,6 +219,13 @@ class Channel:
             landing, self.landing = self.landing, None
             landing.quiet.set()
             self._host.landed(self, landing.part, landing.spans)
+        elif head.kind == data_wire.CHECK:
+            self._tasks.create_task(self._answer(data_wire.read_check(bytes(body))))
+        elif head.kind == data_wire.CHECKED:
+            told = data_wire.read_checked(bytes(body))
+            asked = self._asked.pop(told.number, None)
+            if asked is not None and not asked.done():
+                asked.set_result(told.checksum)
         else:
             raise RemoteProtocol(f"a message of kind {head.kind}, or a part without bytes")
 
@@ -203,7 +244,8 @@ class Channel:
             try:
                 while self._messages or self._bodies:
                     if self._messages:
-                        await self.link.send(data_wire.MESSAGE, b"", [self._messages.popleft()])
+                        kind, body = self._messages.popleft()
+                        await self.link.send(kind, b"", [body])
                     else:
                         await self._send_body(self._bodies.popleft())
             except TransportError:
@@ -213,7 +255,7 @@ class Channel:
         spans = self._memory.layout.spans(
             body.spans, body.pieces, body.heads, self.layout.block_sizes
         )
-        meta = data_wire.write_meta(BodyHead.of(body.key[2], body.spans))
+        meta = data_wire.write(BodyHead.of(body.key[2], body.spans))
         try:
             await self.link.send(data_wire.BODY, meta, self._memory.pool.buffers(spans))
         except BodyRefused:

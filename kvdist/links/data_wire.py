@@ -7,6 +7,8 @@ Format: msgpack arrays; every type and size is checked.
     INTRODUCTION   meta: `Introduction`             the first message, both ways
     MESSAGE        body: one message of `codec`
     BODY           meta: `BodyHead`                 body: the tokens' bytes, as `layout` lists them
+    CHECK          body: `Check`                    what is the checksum of these bytes of yours?
+    CHECKED        body: `Checked`                  the answer
 """
 
 from typing import Annotated, Final
@@ -21,6 +23,11 @@ from kvdist.ids import PullId, Rank
 INTRODUCTION: Final = 0
 MESSAGE: Final = 1
 BODY: Final = 2
+CHECK: Final = 3
+CHECKED: Final = 4
+
+#: Spans of one question: more than any burst has.
+_MAX_SPANS: Final = 1 << 20
 
 _Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 _Head = Annotated[int, Meta(ge=0, le=1 << 16)]
@@ -59,12 +66,29 @@ class BodyHead(msgspec.Struct, frozen=True, array_like=True):
         return PartId(PullId(self.pull), Rank(self.reader), Rank(self.owner))
 
 
+class Check(msgspec.Struct, frozen=True, array_like=True):
+    """A question, and its number."""
+
+    number: _Count
+    #: (first, size), in bytes.
+    spans: Annotated[tuple[_Span, ...], Meta(max_length=_MAX_SPANS)]
+
+
+class Checked(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to the question of that number."""
+
+    number: _Count
+    checksum: _Count
+
+
 _encoder: Final = msgspec.msgpack.Encoder()
 _introductions: Final = msgspec.msgpack.Decoder(Introduction)
 _bodies: Final = msgspec.msgpack.Decoder(BodyHead)
+_checks: Final = msgspec.msgpack.Decoder(Check)
+_checked: Final = msgspec.msgpack.Decoder(Checked)
 
 
-def write_meta(meta: Introduction | BodyHead) -> bytes:
+def write(meta: Introduction | BodyHead | Check | Checked) -> bytes:
     """For `Link.send`."""
     return _encoder.encode(meta)
 
@@ -83,3 +107,19 @@ def read_body_head(meta: bytes) -> BodyHead:
         return _bodies.decode(meta)
     except (msgspec.DecodeError, ValueError) as error:
         raise RemoteProtocol(f"no head of a body: {error}") from None
+
+
+def read_check(body: bytes) -> Check:
+    """Raises: RemoteProtocol."""
+    try:
+        return _checks.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RemoteProtocol(f"no question for a checksum: {error}") from None
+
+
+def read_checked(body: bytes) -> Checked:
+    """Raises: RemoteProtocol."""
+    try:
+        return _checked.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise RemoteProtocol(f"no checksum: {error}") from None

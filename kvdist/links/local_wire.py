@@ -39,6 +39,10 @@ class Begin:
     #: What blocks are found by.
     hash_algorithm: str
     settings: Settings
+    #: Bytes are checked against a checksum of their owner's.
+    is_checked: bool = False
+    #: What goes wrong with them on purpose (`faults`); empty: nothing.
+    faults: str = ""
 
 
 @dataclass(frozen=True, slots=True)

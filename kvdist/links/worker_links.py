@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -46,11 +46,12 @@ from kvdist.connector.worker_half import WorkerHalf
 from kvdist.errors import RemoteProtocol
 from kvdist.ids import NodeId
 from kvdist.links.channel import Channel
+from kvdist.links.layout import Bytes
 from kvdist.links.local_wire import Ask, Known
 from kvdist.links.memory import Memory
 from kvdist.links.ticking import Ticking
 from transports.api import Buffer, Link, Listener, Read, Span, Transport
-from transports.errors import TransportError
+from transports.errors import PeerLost, TransportError
 
 _log = structlog.get_logger(__name__)
 
@@ -291,11 +292,24 @@ class WorkerLinks:
             self._do(partial(self.half.read_failed, effect.part, str(error)))
             return
         self._reads[effect.part] = read
-        self._tasks.create_task(self._finish(effect, read))
+        self._tasks.create_task(
+            self._finish(effect, read, partial(self._check, channel, there, here))
+        )
 
-    async def _finish(self, effect: ReadBytes, read: Read) -> None:
+    async def _check(self, channel: Channel, there: list[Bytes], here: list[Bytes]) -> None:
+        """What was read is what its owner has. Raises: TransportError."""
+        if not self._memory.is_checked:
+            return
+        theirs = await channel.checksum(there)
+        if theirs != await asyncio.to_thread(self._memory.pool.checksum, here):
+            raise PeerLost("the bytes that came aren't those that are there")
+
+    async def _finish(
+        self, effect: ReadBytes, read: Read, check: Callable[[], Awaitable[None]]
+    ) -> None:
         try:
             await read.wait()
+            await check()
         except TransportError as error:
             self._do(partial(self.half.read_failed, effect.part, str(error)))
             await read.quiet()

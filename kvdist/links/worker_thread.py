@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import structlog
@@ -24,11 +25,13 @@ from kvdist.connector.messages import Fingerprint, Hello
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.errors import FormatError, WorkerLost
 from kvdist.links import local_wire
+from kvdist.links.faults import read_faults, tell, with_faults
 from kvdist.links.local_wire import Begin, Listening, LocalMessage
 from kvdist.links.memory import Memory
 from kvdist.links.worker_links import WorkerLinks
 from transports.api import Region, Transport
 from transports.config import SessionConfig
+from transports.faulty import FaultyTransport
 from transports.registry import make_transport
 
 #: The name of a hash algorithm -> what is compared before blocks are exchanged.
@@ -92,10 +95,16 @@ class WorkerThread:
                 raise FormatError("a node begins with Begin")
             with tempfile.TemporaryDirectory(prefix="kvdist-") as folder:
                 config = SessionConfig(
-                    node_id=begin.node, incarnation=str(begin.run), token=begin.token
+                    node_id=begin.node,
+                    incarnation=str(begin.run),
+                    token=begin.token,
+                    checksum_bodies=begin.is_checked,
                 )
                 address = _address(begin, folder)
-                async with make_transport(address, config).open() as transport:
+                made = make_transport(address, config)
+                if begin.faults:
+                    made = with_faults(made, read_faults(begin.faults))
+                async with made.open() as transport:
                     self._transport.set_result(transport)
                     await self._serve(begin, transport, address, reader, writer)
         except EOFError:
@@ -112,6 +121,7 @@ class WorkerThread:
         writer: asyncio.StreamWriter,
     ) -> None:
         memory, geometry, fingerprints = await asyncio.wrap_future(self._memory)
+        memory = replace(memory, is_checked=begin.is_checked)
         fingerprint = fingerprints(begin.hash_algorithm)
 
         def say(message: LocalMessage) -> None:
@@ -128,9 +138,14 @@ class WorkerThread:
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(links.run(listener))
+                telling = None
+                if isinstance(transport, FaultyTransport):
+                    telling = group.create_task(tell(transport))
                 with suppress(EOFError):  # the node has gone
                     await _hear_all(reader, links)
                 running.cancel()
+                if telling is not None:
+                    telling.cancel()
         finally:
             if memory.region is not None:
                 memory.region.close()

@@ -16,6 +16,7 @@ from kvdist.connector.messages import Fingerprint
 from kvdist.connector.settings import Settings
 from kvdist.errors import ConfigError
 from kvdist.ids import Incarnation, NodeId, Rank
+from kvdist.links.faults import read_faults
 from kvdist.links.local_link import LocalLink
 from kvdist.links.local_wire import Begin
 from transports.api import Listener, Transport
@@ -38,11 +39,17 @@ class ExchangeSettings:
     #: Shared by the cluster; None: anybody may come.
     token: bytes | None = None
     hash_algorithm: str = "sha256"
+    #: Bytes that come are checked against a checksum of their owner's.
+    is_checked: bool = False
+    #: What goes wrong with them on purpose; see `kvdist.links.faults`.
+    faults: str = ""
     connector: Settings = field(default_factory=Settings)
     #: Tells this run from those before it (T21).
     run: Incarnation = field(default_factory=lambda: Incarnation(time.time_ns() // 1_000_000))
 
     def __post_init__(self) -> None:
+        if self.faults:
+            read_faults(self.faults)
         if self.hash_algorithm not in HASHES_BETWEEN_NODES:
             raise ConfigError(
                 f"with {self.hash_algorithm} blocks aren't exchanged: a guest could find another "
@@ -60,6 +67,8 @@ class ExchangeSettings:
             self.token,
             self.hash_algorithm,
             self.connector,
+            self.is_checked,
+            self.faults,
         )
 
 

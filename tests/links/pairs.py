@@ -120,6 +120,8 @@ async def a_node(
     num_blocks: int = 400,
     model: str = "stub",
     max_model_len: int = 1024,
+    is_checked: bool = False,
+    faults: str = "",
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A node that others find in `book` while it runs."""
@@ -128,6 +130,8 @@ async def a_node(
         transport=transport,  # type: ignore[arg-type]
         token=b"0123456789abcdef",
         connector=Settings(**settings),
+        is_checked=is_checked,
+        faults=faults,
     )
     async with AsyncExitStack() as stack:
         link, theirs = await open_worker(asked)
