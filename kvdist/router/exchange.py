@@ -169,9 +169,11 @@ class Exchange:
                 return _Prefilled.read(data)
 
     async def _in_turn(self, prefill: Node, decode: Node, relay: Relay) -> web.StreamResponse:
-        done, is_taken = await self._prefill(prefill, None), False
-        body = self._asked.alone() if done.ticket is None else self._asked.for_decode(done.ticket)
+        prefilling = asyncio.create_task(self._prefill(prefill, None), name="prefill")
+        is_taken = False
         try:
+            done = await asyncio.shield(prefilling)
+            body = self._asked.for_decode(done.ticket) if done.ticket else self._asked.alone()
             while True:
                 try:
                     with self._trying(decode, "decode"):
@@ -184,7 +186,7 @@ class Exchange:
                     decode = self._decoder(prefill)
         finally:
             if not is_taken:
-                self._release(prefill, done)
+                self._abandon(prefill, prefilling)
 
     async def _overlap(self, prefill: Node, decode: Node, relay: Relay) -> web.StreamResponse:
         transfer, is_taken = uuid.uuid4().hex, False
@@ -202,15 +204,18 @@ class Exchange:
                         is_taken = reply.status < 400
                         return await relay.send(reply, lambda: _found(prefilling))
         finally:
-            prefilling.cancel()
-            if not is_taken and _has_ended_well(prefilling):
-                self._release(prefill, prefilling.result())
+            if is_taken:
+                prefilling.cancel()
+            else:
+                self._abandon(prefill, prefilling)
 
-    def _release(self, prefill: Node, done: _Prefilled) -> None:
-        """What nobody came for; from one that is still computing its request is withdrawn."""
-        if done.ticket is not None:
-            self._metrics.released()
-            self._releases.start(prefill, done.ticket, self._headers)
+    def _abandon(self, prefill: Node, prefilling: "asyncio.Task[_Prefilled]") -> None:
+        """Nobody comes for what it computes, or has computed."""
+
+        async def ticket() -> Json | None:
+            return (await prefilling).ticket
+
+        self._releases.start(prefill, ticket(), self._headers)
 
 
 def _cut(scope: Scope, done: "asyncio.Task[_Prefilled]") -> None:

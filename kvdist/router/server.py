@@ -29,8 +29,9 @@ async def serve(settings: RouterSettings) -> None:
     registry = Registry(nodes, asyncio.get_running_loop().time())
     async with new_session() as session:
         upstream = Upstream(session)
-        releases = Releases(upstream)
-        api = Api(Cluster(nodes, upstream, releases, Metrics(nodes), settings), registry)
+        metrics = Metrics(nodes)
+        releases = Releases(upstream, metrics)
+        api = Api(Cluster(nodes, upstream, releases, metrics, settings), registry)
         runner = face(api.app)
         await runner.setup()
         try:

@@ -1,6 +1,8 @@
 """`kvdist up` with real nodes and a stub for a model: the words are those of one perfect node."""
 
 import asyncio
+import random
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -46,3 +48,26 @@ def test_tokens_equal_those_of_one_node(transport: str) -> None:
 async def assert_at_rest(cluster: Cluster) -> None:
     for ledger in (await cluster.ledgers(wait_s=8)).values():
         assert ledger["balanced"] is True, ledger
+
+
+@pytest.mark.parametrize("flag", ["--overlap", "--no-overlap"])
+def test_a_storm_of_clients_that_leave_leaves_nothing(flag: str) -> None:
+    """P5, A17: and in round trips, not when leases run out."""
+
+    async def main() -> None:
+        plan = Plan(model="stub", port=0, router_flags=(flag,))
+        chance = random.Random(1)
+
+        async def come_and_go(i: int) -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(chance.random() / 3):
+                    await ask(cluster, prompt=f"{i % 40} " * 60, max_tokens=chance.randrange(1, 60))
+
+        async with asyncio.timeout(55), launched(plan) as cluster:
+            for _ in range(4):
+                await asyncio.gather(*(come_and_go(i) for i in range(60)))
+            answer = await ask(cluster, prompt=PROMPTS[2], max_tokens=20)
+            assert answer["choices"][0]["text"] == perfect(PROMPTS[2], 20)
+            await assert_at_rest(cluster)
+
+    asyncio.run(main())

@@ -209,10 +209,11 @@ async def running(*fakes: FakeNode, **settings: Any) -> AsyncIterator[Running]:
             nodes.put(node)
             fake.others = fakes
         upstream = Upstream(await stack.enter_async_context(new_session()))
-        releases = Releases(upstream)
+        metrics = Metrics(nodes)
+        releases = Releases(upstream, metrics)
         registry = Registry(nodes, asyncio.get_running_loop().time())
         told = RouterSettings(**settings)
-        api = Api(Cluster(nodes, upstream, releases, Metrics(nodes), told), registry)
+        api = Api(Cluster(nodes, upstream, releases, metrics, told), registry)
         server = TestServer(api.app)
         await server.start_server()
         stack.push_async_callback(server.close)

@@ -315,6 +315,25 @@ def test_a_client_that_leaves_before_decode_answers_leaves_no_lease(overlap: boo
     talk(conversation, overlap=overlap)
 
 
+@BOTH_WAYS
+def test_a_client_that_leaves_when_the_ticket_is_under_way(overlap: bool) -> None:
+    async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
+        prefill.begin.clear()
+        decode.begin.clear()
+        asking = asyncio.create_task(router.post(BODY))
+        await until(lambda: prefill.asked and (decode.asked or not overlap))
+        asking.cancel()
+        await until(lambda: has_left(router))
+        prefill.begin.set()
+        await until(lambda: prefill.released == [LEASE])
+        assert not prefill.num_cancelled
+
+    def has_left(router: Running) -> bool:
+        return not router.api.completions._open
+
+    talk(conversation, overlap=overlap)
+
+
 def test_a_client_that_leaves_a_stream_ends_it() -> None:
     async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
         decode.go_on.clear()
