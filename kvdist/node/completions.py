@@ -165,10 +165,23 @@ class Completions:
             async for piece in pieces:
                 gathered[piece.index].add(piece)
             whole = shape.whole(gathered, _usage(job, choices))
-            if job.is_prefill:
-                ticket = await self._engine.ticket(job)
-                whole["kv_transfer_params"] = None if ticket is None else write_params(ticket)
+        if job.is_prefill:
+            return await self._hand_over(request, job, whole)
         return web.json_response(whole)
+
+    async def _hand_over(self, request: web.Request, job: Job, whole: Json) -> web.StreamResponse:
+        """An answer with a ticket. Of one that can't be written, nobody knows the lease."""
+        ticket = await self._engine.ticket(job)
+        whole["kv_transfer_params"] = None if ticket is None else write_params(ticket)
+        response = web.json_response(whole, headers={"X-Request-Id": request[REQUEST_ID]})
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        except BaseException:
+            if ticket is not None:
+                self._engine.give_back(ticket)
+            raise
+        return response
 
     async def _pieces(self, job: Job, choices: list[Choice]) -> AsyncGenerator[Piece]:
         """All pieces of all choices, as they come. Raises: what `Engine.generate` does."""

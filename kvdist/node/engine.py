@@ -94,8 +94,13 @@ class Engine:
         try:
             return await job.ticket()
         except BaseException:
-            self.outbox.forget(job)
+            self._forget(job)
             raise
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Nobody will come for it."""
+        if self.exchange is not None:
+            self.exchange.give_back(ticket)
 
     def stop(self, job: Job, index: int) -> None:
         """Sequence `index` of the job has met a stop string; its end is the last of its news."""
@@ -109,10 +114,15 @@ class Engine:
         num_aborted = sum(
             self.scheduler.abort(request_id, "the client is gone") for request_id in job.request_ids
         )
-        self.outbox.forget(job)
+        self._forget(job)
         if num_aborted:
             self.metrics.aborted(num_aborted)
             self.compute.wake()
+
+    def _forget(self, job: Job) -> None:
+        self.outbox.forget(job)
+        for ticket in job.untold():
+            self.give_back(ticket)
 
     def _why_not(self) -> str:
         if self.lost is not None:

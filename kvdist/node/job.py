@@ -86,6 +86,14 @@ class Job:
         """A prefill's K/V can be had for this; None: there is nothing to fetch."""
         self._tickets.put_nowait(ticket)
 
+    def untold(self) -> list[Ticket]:
+        """Tickets that were given and not asked for; afterwards there are none."""
+        found = []
+        while not self._tickets.empty():
+            if isinstance(ticket := self._tickets.get_nowait(), Ticket):
+                found.append(ticket)
+        return found
+
     async def ticket(self) -> Ticket | None:
         """Of a prefill that has ended, which gets one soon after. Raises: whatever ended it."""
         ticket = await self._tickets.get()

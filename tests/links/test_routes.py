@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from kvdist.errors import ConfigError
 from kvdist.node.build import NodeSettings, build_api
+from kvdist.node.job import Job
 from tests.links.pairs import Book, Node, a_node, a_pair
 from tests.node.running import TOKENIZER, perfect
 
@@ -66,6 +68,32 @@ def test_a_ticket_is_given_back() -> None:
             other = {"kv_transfer_params": first["kv_transfer_params"] | {"remote_engine_id": "x"}}
             status, error = await post(prefill, "/v1/kv/release", other)
             assert (status, error["error"]["param"]) == (400, "kv_transfer_params")
+
+    asyncio.run(main())
+
+
+def test_a_ticket_that_nobody_has_heard_of_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client leaves when its ticket is there, and before it has read it."""
+
+    async def main() -> None:
+        async with a_pair() as (p, _), http(p) as prefill:
+            for where in ("asked for", "written"):
+                is_there = asyncio.Event()
+                with monkeypatch.context() as patched:
+
+                    async def wait(*_: Any, there: asyncio.Event = is_there) -> None:
+                        there.set()
+                        await asyncio.Event().wait()
+
+                    owner: Any = Job if where == "asked for" else web.Response
+                    patched.setattr(owner, "ticket" if owner is Job else "prepare", wait)
+                    ask = {"prompt": PROMPT, "kv_transfer_params": {"do_remote_decode": True}}
+                    asking = asyncio.create_task(post(prefill, "/v1/completions", ask))
+                    await is_there.wait()
+                    while not p.exchange.held["leases"]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                    asking.cancel()
+                    await p.rest()
 
     asyncio.run(main())
 
