@@ -45,9 +45,15 @@ def test_tokens_equal_those_of_one_node(transport: str) -> None:
     asyncio.run(main())
 
 
-async def assert_at_rest(cluster: Cluster, wait_s: float) -> None:
-    for ledger in (await cluster.ledgers(wait_s)).values():
-        assert ledger["balanced"] is True, ledger
+async def assert_at_rest(cluster: Cluster, within_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + within_s
+    while True:
+        ledgers = await cluster.ledgers(max(0.0, end_s - loop.time()))
+        if all(ledger["balanced"] is True for ledger in ledgers.values()):
+            return
+        assert loop.time() < end_s, ledgers
+        await asyncio.sleep(0.2)
 
 
 @pytest.mark.timeout(120)
