@@ -44,7 +44,9 @@ def _run(folder: Path, catcher: str) -> subprocess.CompletedProcess[str]:
         plugins = ["-p", "tests.mutation.no_shrinking", "-p", "no:cacheprovider"]
         profile = "--hypothesis-profile=mutants"
         command = [sys.executable, "-m", "pytest", "-x", "-q", *plugins, profile, catcher]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    # One hash seed: the order of sets is the same in each run, and so is what a catcher tries.
+    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(folder), **fixed}
     return subprocess.run(
         command,
         cwd=folder,
