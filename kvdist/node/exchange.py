@@ -7,12 +7,14 @@ Knows nothing of: HTTP, what a block is for.
 import os
 from collections.abc import Callable
 
+import structlog
+
 from kvdist import errors
 from kvdist.cache import KVCacheConfig
 from kvdist.connector import rules
 from kvdist.connector.effects import TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
-from kvdist.connector.host import Loaded
+from kvdist.connector.host import Loaded, LoadFailed, Moved
 from kvdist.connector.messages import Blocks, Ticket
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.ids import BlockHash, LeaseId
@@ -23,6 +25,8 @@ from kvdist.node.neighbours import ExchangeSettings, Neighbours
 from kvdist.node.outbox import Outbox
 from kvdist.sched.lending import Lending
 from kvdist.sched.scheduler import Scheduler
+
+_log = structlog.get_logger(__name__)
 
 _LEASE_BYTES = 16
 
@@ -142,10 +146,19 @@ class Exchange:
                     case WorkerLost(rank):
                         raise errors.WorkerLost(f"worker {rank} doesn't answer")
                     case _:
-                        if isinstance(effect, Loaded):
-                            self.admissions.loaded(effect.request_id)
+                        self._note(effect)
                         self._outbox.tell(self._scheduler.moved(effect))
                         self._wake()  # blocks may be free now
+
+    def _note(self, moved: Moved) -> None:
+        match moved:
+            case Loaded(request_id):
+                self.admissions.loaded(request_id)
+                _log.debug("pulled", request=request_id)
+            case LoadFailed(request_id, reason, again):
+                _log.warning("pull failed", request=request_id, reason=reason, again=again)
+            case _:
+                pass
 
     def give_back(self, ticket: Ticket) -> None:
         """Nobody will come for it."""
