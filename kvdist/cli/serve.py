@@ -71,6 +71,7 @@ def serve(
         of_model.generation_config == "auto",
         exchange.settings(listening.host, scheduling.prefix_caching_hash_algo),
         exchange.members,
+        telling,
     )
     trace = telling.open_trace()
     with nullcontext() if trace is None else closing(trace):
@@ -103,6 +104,7 @@ class _Asked:
     reads_defaults: bool
     exchange: ExchangeSettings | None
     members: Registration | StaticMembers
+    telling: TellingFlags
 
 
 async def _serve(asked: _Asked, trace: Sink | None) -> None:
@@ -110,9 +112,7 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
         link = theirs = None
         if asked.exchange is not None:
             link, theirs = await open_worker(asked.exchange)
-        worker, capacity = await stack.enter_async_context(
-            _worker(asked.worker, theirs, in_process=asked.in_process)
-        )
+        worker, capacity = await stack.enter_async_context(_worker(asked, theirs))
         exchange = None
         if asked.exchange is not None and link is not None:
             neighbours = await stack.enter_async_context(open_neighbours(asked.exchange, link))
@@ -128,7 +128,7 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
 
 @asynccontextmanager
 async def _worker(
-    settings: WorkerSettings, links: socket.socket | None, *, in_process: bool
+    asked: _Asked, links: socket.socket | None
 ) -> AsyncIterator[tuple[Worker, Capacity]]:
     """`links`: the end of a socket that the worker's links are to have."""
     worker: InProcessWorker | WorkerProcess
@@ -138,15 +138,15 @@ async def _worker(
             _log.info("loading", what=what, share=share)
             bar(what, share)
 
-        if in_process:
+        if asked.in_process:
             thread = None
             if links is not None:
                 thread = WorkerThread(links)
                 thread.start()
-            runner, capacity = build_runner(settings, progress, thread)
+            runner, capacity = build_runner(asked.worker, progress, thread)
             worker = InProcessWorker(runner)
         else:
-            worker = await _start(settings, links)
+            worker = await _start(asked, links)
             try:
                 capacity = await worker.ready(progress)
             except BaseException:
@@ -158,9 +158,16 @@ async def _worker(
         await worker.close()
 
 
-async def _start(settings: WorkerSettings, links: socket.socket | None) -> WorkerProcess:
-    if links is None:
-        return await WorkerProcess.start(command(settings))
-    with links:
-        descriptor = links.fileno()
-        return await WorkerProcess.start(command(settings, descriptor), [descriptor])
+async def _start(asked: _Asked, links: socket.socket | None) -> WorkerProcess:
+    fds = [] if links is None else [links.fileno()]
+    told = command(
+        asked.worker,
+        *fds,
+        log_format=asked.telling.log_format,
+        log_level=asked.telling.log_level,
+    )
+    try:
+        return await WorkerProcess.start(told, fds)
+    finally:
+        if links is not None:
+            links.close()

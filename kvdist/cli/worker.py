@@ -9,12 +9,13 @@ import socket
 import sys
 from collections.abc import Sequence as Listing
 from dataclasses import fields
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kvdist.cli.runners import build_runner
 from kvdist.links.worker_thread import WorkerThread
+from kvdist.node import logs
 from kvdist.node.worker_host import serve
 from kvdist.worker.settings import WorkerSettings
 
@@ -29,8 +30,11 @@ def worker(
     num_blocks: Annotated[int | None, typer.Option()] = None,
     kv_cache_memory_bytes: Annotated[int | None, typer.Option()] = None,
     links_descriptor: Annotated[int | None, typer.Option()] = None,
+    log_format: Annotated[Literal["auto", "console", "json"], typer.Option()] = "auto",
+    log_level: Annotated[str, typer.Option()] = "info",
 ) -> None:
     """Run plans that come over an inherited socket, until it is closed."""
+    logs.configure(log_format, log_level)
     # The node says when, though a terminal or a supervisor tells all processes at once.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -52,9 +56,16 @@ def worker(
     )
 
 
-def command(settings: WorkerSettings, links_descriptor: int | None = None) -> Listing[str]:
+def command(
+    settings: WorkerSettings,
+    links_descriptor: int | None = None,
+    *,
+    log_format: str = "auto",
+    log_level: str = "info",
+) -> Listing[str]:
     """What starts such a process; the descriptor of the socket for plans comes last."""
     told = [sys.executable, "-m", "kvdist", "worker", settings.model]
+    told += [f"--log-format={log_format}", f"--log-level={log_level}"]
     if links_descriptor is not None:
         told.append(f"--links-descriptor={links_descriptor}")
     for one in fields(settings):

@@ -166,8 +166,12 @@ class SchedulerHalf:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is lent, wanted or under way: a node that drains can go."""
-        return not (self.lender.leases or self.lender.num_questions or self.borrower.num_open)
+        """True if nothing is lent, wanted or under way, and nothing is to be done: a node that
+        drains can go.
+        """
+        return not (self._out or self._ready) and not (
+            self.lender.leases or self.lender.num_questions or self.borrower.num_open
+        )
 
     # -- from the scheduler --------------------------------------------------------------------
 

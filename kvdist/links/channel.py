@@ -68,12 +68,16 @@ class Landing:
 
 
 class Channel:
-    """See the module. `address`: the name by which the half knows it."""
+    """See the module. `address`: the name by which the half knows it; `patience_s`: a send that
+    takes longer ends the link.
+    """
 
-    def __init__(self, address: str, link: Link, memory: Memory, host: Host) -> None:
+    def __init__(
+        self, address: str, link: Link, memory: Memory, host: Host, patience_s: float
+    ) -> None:
         self.address = address
         self.link = link
-        self._memory, self._host = memory, host
+        self._memory, self._host, self._patience_s = memory, host, patience_s
         self.peer: NodeId = link.peer.node_id
         self.run = run_of(link)
         #: Of the peer's memory, and the number of its region; None: it sends.
@@ -243,13 +247,20 @@ class Channel:
             self._woken.clear()
             try:
                 while self._messages or self._bodies:
-                    if self._messages:
-                        kind, body = self._messages.popleft()
-                        await self.link.send(kind, b"", [body])
-                    else:
-                        await self._send_body(self._bodies.popleft())
+                    async with asyncio.timeout(self._patience_s):
+                        await self._send_next()
             except TransportError:
                 return  # who receives sees it, too
+            except TimeoutError:
+                self.link.abort()  # T16: others wait behind it
+                return
+
+    async def _send_next(self) -> None:
+        if self._messages:
+            kind, body = self._messages.popleft()
+            await self.link.send(kind, b"", [body])
+        else:
+            await self._send_body(self._bodies.popleft())
 
     async def _send_body(self, body: SendBytes) -> None:
         spans = self._memory.layout.spans(

@@ -78,6 +78,7 @@ class WorkerLinks:
         self.half = half
         self._memory, self._transport, self._say = memory, transport, say
         self._give_up = give_up
+        self._stall_s = settings.stall_s
         self._last_level = len(settings.escalation_s) - 1
         #: By the name under which the half knows it.
         self._channels: dict[str, Channel] = {}
@@ -211,9 +212,12 @@ class WorkerLinks:
             self._dialling[address] = [effect]
             self._tasks.create_task(self._dial(address))
 
+    def _channel(self, address: str, link: Link) -> Channel:
+        return Channel(address, link, self._memory, self, self._stall_s)
+
     async def _accept(self, link: Link) -> None:
         try:
-            channel = Channel(f"link {next(self._numbers)}", link, self._memory, self)
+            channel = self._channel(f"link {next(self._numbers)}", link)
             await channel.introduce(lends=True)
         except (TransportError, RemoteProtocol, TimeoutError) as error:
             _log.warning("data link refused", peer=link.peer.node_id, reason=str(error))
@@ -244,7 +248,7 @@ class WorkerLinks:
         try:
             if link.peer.node_id != node:
                 raise RemoteProtocol(f"{link.peer.node_id} is there")
-            channel = Channel(address, link, self._memory, self)
+            channel = self._channel(address, link)
             await channel.introduce(lends=False)
         except BaseException:
             link.abort()

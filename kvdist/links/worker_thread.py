@@ -10,7 +10,6 @@ done; from then on the two share nothing but the bytes.
 import asyncio
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,6 +27,7 @@ from kvdist.links import local_wire
 from kvdist.links.faults import read_faults, tell, with_faults
 from kvdist.links.local_wire import Begin, Listening, LocalMessage
 from kvdist.links.memory import Memory
+from kvdist.links.socket_folder import socket_folder
 from kvdist.links.worker_links import WorkerLinks
 from transports.api import Region, Transport
 from transports.config import SessionConfig
@@ -93,7 +93,7 @@ class WorkerThread:
             begin = await local_wire.read(reader)
             if not isinstance(begin, Begin):
                 raise FormatError("a node begins with Begin")
-            with tempfile.TemporaryDirectory(prefix="kvdist-") as folder:
+            with socket_folder() as folder:
                 config = SessionConfig(
                     node_id=begin.node,
                     incarnation=str(begin.run),

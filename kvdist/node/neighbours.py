@@ -50,11 +50,19 @@ class ExchangeSettings:
     def __post_init__(self) -> None:
         if self.faults:
             read_faults(self.faults)
+        try:
+            self.session()
+        except TransportError as error:
+            raise ConfigError(str(error)) from error
         if self.hash_algorithm not in HASHES_BETWEEN_NODES:
             raise ConfigError(
                 f"with {self.hash_algorithm} blocks aren't exchanged: a guest could find another "
                 f"one's; choose of {', '.join(sorted(HASHES_BETWEEN_NODES))}"
             )
+
+    def session(self) -> SessionConfig:
+        """Of control links. Raises: TransportError."""
+        return SessionConfig(node_id=self.node_id, incarnation=str(self.run), token=self.token)
 
     def begin(self, rank: Rank) -> Begin:
         """What a worker has to know."""
@@ -90,10 +98,7 @@ async def open_neighbours(
 ) -> AsyncIterator[Neighbours]:
     """Once the worker has loaded its model. Raises: ConfigError, WorkerLost."""
     listening = await worker.listening()
-    config = SessionConfig(
-        node_id=settings.node_id, incarnation=str(settings.run), token=settings.token
-    )
-    async with TcpTransport(config).open() as transport:
+    async with TcpTransport(settings.session()).open() as transport:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         try:
             listener = await transport.listen(f"tcp://{host}:{settings.control_port}")
