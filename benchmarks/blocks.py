@@ -106,7 +106,7 @@ def measure(
         workers = {"ours": stack.enter_context(worker(sys.executable, "kvdist"))}
         if vllm is not None:
             workers["theirs"] = stack.enter_context(worker(vllm, "vllm"))
-        about = _machine() | {"clock": clock, "repeats": repeats, "small": small}
+        about = machine() | {"clock": clock, "repeats": repeats, "small": small}
         about |= {side: peer.read() for side, peer in workers.items()}
         figures: dict[str, dict[str, list[dict[str, float]]]] = {side: {} for side in workers}
         numbers: dict[str, dict[str, int]] = {}
@@ -123,7 +123,8 @@ def measure(
     return Report(about, results(ours, theirs), numbers)
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What it runs on, and how busy that is."""
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),

@@ -1,97 +1,96 @@
-"""The work's calls on kvdist.
+"""kvdist's engine and its worker process, as `kvdist serve` has them, without HTTP.
 
-Owns:   the translation.
-Knows nothing of: the work, time, other libraries.
+Owns:   the event loop, and the file in which the worker notes its steps.
+Knows nothing of: works, other engines.
 """
 
+import asyncio
+import os
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
-from benchmarks.engine import OutOfBlocksError, Pool
-from benchmarks.prompts import Prompt
-from benchmarks.size import BLOCK
-from kvdist.cache import (
-    BlockHasher,
-    CacheHit,
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheManager,
-    KVCacheSpec,
-    Request,
-    SlidingWindowSpec,
-)
+from benchmarks.engine_work import Answer, Ask, Step
+from kvdist.node.build import NodeSettings, build_engine
+from kvdist.node.engine import Engine
+from kvdist.node.job import Job
+from kvdist.node.worker_process import WorkerProcess
+from kvdist.sched.sequence import SamplingParams
 
 
 class KvdistEngine:
-    """An `Engine` of `Request` and `CacheHit`."""
+    """See `benchmarks.engine_work.Engine`."""
 
-    algorithms: tuple[str, ...] = ("sha256", "xxh3_128")
+    def __init__(self, folder: str, dtype: str) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        self._steps = Path(self._scratch.name) / "steps"
+        self._steps.touch()
+        self._num_read = 0
+        self._num_jobs = 0
+        self._loop = asyncio.Runner()
+        self._loop.run(self._start(folder, dtype))
 
-    def __init__(self) -> None:
-        self.make(Pool(num_blocks=2))
+    async def _start(self, folder: str, dtype: str) -> None:
+        told = ["-m", "benchmarks.engine_worker", folder, dtype, str(self._steps)]
+        self._worker = await WorkerProcess.start([sys.executable, *told])
+        capacity = await self._worker.ready(lambda what, share: None)
+        self._engine: Engine = build_engine(NodeSettings(names=("m",)), capacity, self._worker)
+        self._running = asyncio.get_running_loop().create_task(self._engine.run(), name="engine")
+        await asyncio.sleep(0)
 
     def describe(self) -> dict[str, str]:
-        """The library's name and version."""
-        return {"library": "kvdist", "version": version("kvdist")}
+        """Name and version."""
+        return {"engine": "kvdist", "version": version("kvdist")}
 
-    def make(self, pool: Pool) -> None:
-        """A new, empty manager."""
-        specs: list[KVCacheSpec] = [FullAttentionSpec(block_size=BLOCK)]
-        specs += [SlidingWindowSpec(block_size=BLOCK, sliding_window=w) for w in pool.windows]
-        config = KVCacheConfig(
-            num_blocks=pool.num_blocks,
-            kv_cache_groups=tuple(KVCacheGroupSpec(spec) for spec in specs),
-            max_model_len=8_192,
-            retention_interval=pool.retention_interval,
-        )
-        self.manager = KVCacheManager(config)
+    def serve(self, wave: Sequence[Ask]) -> Sequence[Answer]:
+        """All of them, begun together."""
+        return self._loop.run(self._serve(wave))
 
-    def create(self, prompts: Sequence[Prompt], algorithm: str | None) -> list[Request]:
-        """One request for each prompt."""
-        hasher = BlockHasher(BLOCK, algorithm) if algorithm else None
-        return [Request(f"r{i}", prompt, hasher) for i, prompt in enumerate(prompts)]
+    async def _serve(self, wave: Sequence[Ask]) -> Sequence[Answer]:
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(self._answer(ask, began)) for ask in wave]
+        return [answer.result() for answer in answers]
 
-    def lookup(self, request: Request) -> CacheHit:
-        """The longest cached prefix."""
-        return self.manager.get_computed_blocks(request)
+    async def _answer(self, ask: Ask, began: float) -> Answer:
+        self._num_jobs += 1
+        params = SamplingParams(max_new_tokens=ask.num_tokens)
+        job = Job(f"r{self._num_jobs}", [ask.prompt], params, time.monotonic())
+        tokens: list[int] = []
+        times: list[float] = []
+        async for news in self._engine.generate(job):
+            now = time.perf_counter() - began
+            tokens += news.output.token_ids
+            times += [now] * len(news.output.token_ids)
+        return Answer(tokens, times)
 
-    def accept(self, request: Request, hit: CacheHit) -> int:
-        """Nothing is left to the scheduler."""
-        return hit.num_tokens
+    def cpu_s(self) -> float:
+        """Of the node and its worker."""
+        stat = Path(f"/proc/{self._worker.pid}/stat").read_text()
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return time.process_time() + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
-    def allocate(self, request: Request, hit: CacheHit) -> None:
-        """Slots for the whole prompt."""
-        new = request.num_tokens - hit.num_tokens
-        if self.manager.allocate_slots(request, new, hit) is None:
-            raise OutOfBlocksError
+    def take_steps(self) -> Sequence[Step]:
+        """As the worker has noted them."""
+        lines = self._steps.read_text().splitlines()
+        new, self._num_read = lines[self._num_read :], len(lines)
+        return [_step(line) for line in new]
 
-    def computed(self, request: Request) -> None:
-        """The whole prompt counts as computed."""
-        request.num_computed_tokens = request.num_tokens
+    def close(self) -> None:
+        """The worker has ended."""
+        with self._scratch:
+            self._loop.run(self._end())
+            self._loop.close()
 
-    def append(self, requests: Sequence[Request], tokens: Sequence[int]) -> None:
-        """One output token to each request."""
-        for request, token in zip(requests, tokens, strict=True):
-            request.append_output_token_ids(token)
+    async def _end(self) -> None:
+        self._engine.drain()
+        await self._running
+        await self._worker.close()
 
-    def step(self, requests: Sequence[Request]) -> None:
-        """A slot for one more token, computed at once, for each."""
-        allocate_slots = self.manager.allocate_slots
-        for request in requests:
-            if allocate_slots(request, 1) is None:
-                raise OutOfBlocksError
-            request.num_computed_tokens += 1
 
-    def free(self, request: Request) -> None:
-        """Give back all that the request has."""
-        self.manager.free(request)
-
-    def used(self) -> int:
-        """Blocks held."""
-        pool = self.manager.block_pool
-        return pool.num_blocks - 1 - pool.get_num_free_blocks()
-
-    def cached(self) -> int:
-        """Blocks with a key."""
-        return sum(block.block_hash is not None for block in self.manager.block_pool.blocks)
+def _step(line: str) -> Step:
+    begin, model, end, sequences, tokens = line.split()
+    return Step(float(begin), float(model), float(end), int(sequences), int(tokens))

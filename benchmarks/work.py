@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks import prompts
-from benchmarks.engine import Engine, H, Pool, R
+from benchmarks.library import Engine, H, Pool, R
 from benchmarks.size import Size
 from benchmarks.stopwatch import Stopwatch
 

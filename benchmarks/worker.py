@@ -17,7 +17,7 @@ import platform
 import sys
 from typing import Any
 
-from benchmarks.engine import Engine
+from benchmarks.library import Engine
 from benchmarks.size import FULL, SMALL
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.work import WORKS
@@ -26,12 +26,12 @@ from benchmarks.work import WORKS
 def load(library: str) -> Engine[Any, Any]:
     """The engine of `library`; nothing of another library is imported."""
     if library == "kvdist":
-        from benchmarks.engine_kvdist import KvdistEngine
+        from benchmarks.library_kvdist import KvdistEngine
 
         return KvdistEngine()
     if library == "vllm":
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read once, when torch is loaded
-        from benchmarks.engine_vllm import VllmEngine
+        from benchmarks.library_vllm import VllmEngine
 
         return VllmEngine()
     raise SystemExit(f"no engine for {library}")
