@@ -68,6 +68,8 @@ class _Part:
     is_reading: bool = False
     #: Something has landed since progress was last reported.
     has_moved: bool = False
+    #: When the owner opened it.
+    opened_at: float = 0.0
 
 
 class Fetcher:
@@ -292,13 +294,13 @@ class Fetcher:
 
     def _begin_read(self, part: _Part) -> None:
         self.timers.cancel(("answer", part.fetch.part))
-        part.tries = 0
+        part.tries, part.opened_at = 0, self.now
         self._watch(part)
-        if part.source:
+        if all(first >= last for first, last in part.fetch.wanted):
+            self._handle(part, Event.LANDED)  # whatever the owner's tables are like
+        elif part.source:
             self.timers.set(("progress", part.fetch.part), self.now + self._settings.progress_s)
             self._read_more(part)
-        if all(first >= last for first, last in part.fetch.wanted):
-            self._handle(part, Event.LANDED)
 
     def _read_more(self, part: _Part) -> None:
         """Read what has settled and isn't asked for yet."""
@@ -377,7 +379,9 @@ class Fetcher:
         self.timers.set(("answer", part.fetch.part), self.now + self._settings.answer_s)
 
     def _watch(self, part: _Part) -> None:
-        self.timers.set(("stall", part.fetch.part), self.now + self._settings.stall_s)
+        """It moves on; no longer than an owner serves, however slowly bytes trickle in (T10)."""
+        if self.now < part.opened_at + self._settings.life_s:
+            self.timers.set(("stall", part.fetch.part), self.now + self._settings.stall_s)
 
     def _say(self, part: _Part, message: WorkerMessage) -> None:
         self._out.append(SendToPeer(part.fetch.address, message))

@@ -294,9 +294,10 @@ class Lender:
             state = StreamState(transfer, Progress.GONE, None, self._refusal)
             self._out.append(SendToNode(peer, state))
             return
-        waiting = sum(name == peer for name in self._asked.values())
-        full = len(self._asked) >= self._settings.max_parked
-        if transfer not in self._asked and (full or waiting >= self._settings.max_parked_per_peer):
+        parked = [name for asked, name in self._asked.items() if asked not in self._transfers]
+        full = len(parked) >= self._settings.max_parked
+        many = parked.count(peer) >= self._settings.max_parked_per_peer
+        if transfer not in self._asked and (full or many):
             self.counts["parked questions over the limit"] += 1
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return

@@ -65,8 +65,9 @@ class SchedulerHalf:
         self._ready: list[NodeEffect] = []
         #: The version that we speak where the peer does.
         self._version = fingerprint.latest_version
-        #: By peer: the run that the host has last seen.
+        #: By peer: its latest run, and the one that the host has named last.
         self._runs: dict[NodeId, Incarnation] = {}
+        self._speaks: dict[NodeId, Incarnation] = {}
         self.contacts = Contacts(
             Hello(node, run, fingerprint, role=role), settings,
             self._send, self._met, self._refused,
@@ -257,6 +258,9 @@ class SchedulerHalf:
 
     def from_node(self, peer: NodeId, message: NodeMessage | Greeting) -> None:
         """From another node, as its link has proved who it is; after `node_seen`."""
+        if self._speaks[peer] < self._runs[peer]:
+            self.contacts.counts["messages of an earlier run"] += 1
+            return
         if not self.contacts.hear(peer, peer, self._runs[peer], message):
             return
         match message:
@@ -292,7 +296,10 @@ class SchedulerHalf:
                 self.borrower.on_part_quiet(message.part)
 
     def node_seen(self, peer: NodeId, run: Incarnation) -> None:
-        """That run of a node is there: all before it are over (T5, T21)."""
+        """That run of a node is there: all before it are over (T5, T21); what follows is of it."""
+        self._speaks[peer] = run
+        if run < self._runs.get(peer, run):
+            return
         self._runs[peer] = run
         self.contacts.run_seen(peer, run)
         self.borrower.node_seen(peer, run)

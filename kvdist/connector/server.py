@@ -286,9 +286,9 @@ class Server:
             self._handle(serve, serves.Event.CLOSE)
 
     def on_still_reading(self, reader: NodeId, run: Incarnation, message: StillReading) -> None:
-        """A one-sided read moves on (T16); no reader can say so for ever (T10)."""
+        """A one-sided read moves on (T16)."""
         serve = self._serves.get((reader, run, message.part))
-        if serve is not None and self.now < serve.opened_at + self._settings.life_s:
+        if serve is not None:
             self._watch(serve)
 
     def link_lost(self, address: str) -> None:
@@ -315,7 +315,7 @@ class Server:
             if kind == "verdict":
                 self._forget_verdict(key)
             elif (serve := self._serves.get(key)) is not None:
-                self._watch(serve)
+                self.timers.set((kind, key), self.now + self._settings.stall_s)
                 self._handle(serve, serves.Event.STALLED)
 
     # -- what grants and serves do -------------------------------------------------------------
@@ -384,7 +384,9 @@ class Server:
         return found
 
     def _watch(self, serve: _Serve) -> None:
-        self.timers.set(("stall", serve.key), self.now + self._settings.stall_s)
+        """It moves on; however slowly, it can't for ever: its worker would be lost (T10, T15)."""
+        if self.now < serve.opened_at + self._settings.life_s:
+            self.timers.set(("stall", serve.key), self.now + self._settings.stall_s)
 
     def _verdict(self, key: ServeKey, *, good: bool) -> None:
         self._verdicts[key] = good

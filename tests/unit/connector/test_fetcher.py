@@ -107,10 +107,12 @@ def test_e1_the_owners_blocks_are_read_by_their_own_size() -> None:
     assert sum(piece.num_slots for piece in read.target) == 12
 
 
-def test_nothing_is_wanted() -> None:
-    """Whoever lacks nothing still hears whether it is good."""
+@pytest.mark.parametrize("blocks", [(), ((),), ((), ()), THERE])
+@pytest.mark.parametrize("sizes", [(), (0,), (4, 4)])
+def test_nothing_is_wanted(blocks: Blocks, sizes: tuple[int, ...]) -> None:
+    """Whoever lacks nothing still hears whether it is good, whatever the owner's tables are."""
     fetching = Fetching(FULL, STATE, wanted=((16, 16), (16, 16)))
-    opened(fetching)
+    fetching.fetcher.on_opened("p", RUN, Opened(fetching.part, blocks, ALL, sizes))
     assert [type(message) for message in fetching.said()] == [Open, Confirm]
 
 
@@ -148,6 +150,19 @@ def test_progress_restarts_the_clock() -> None:
         fetching.fetcher.landed(fetching.part, ((token, token + 1),))
     assert fetching.news() == []
     fetching.later(10.0)
+    assert failures(fetching) == ["no progress"]
+
+
+def test_bytes_that_trickle() -> None:
+    """T10: an owner that sends a token every ten seconds doesn't keep a request for ever."""
+    fetching = landing(num_tokens=4000, stall_s=10.0, life_s=300.0)
+    token = 0
+    while place(fetching, (token, token + 1)) is not None:
+        assert fetching.fetcher.now <= 320.0
+        fetching.later(9.0)
+        fetching.fetcher.landed(fetching.part, ((token, token + 1),))
+        token += 1
+    assert fetching.fetcher.now > 300.0
     assert failures(fetching) == ["no progress"]
 
 

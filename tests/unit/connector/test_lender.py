@@ -447,6 +447,20 @@ def test_a16() -> None:
     assert owner.lender.num_questions == 64
 
 
+def test_k5_transfers_that_are_known_take_no_place() -> None:
+    """Many prefills in the queue, each asked for: one more that is asked for early waits."""
+    owner = Owner(max_parked=4, max_parked_per_peer=2)
+    for number in range(10):
+        owner.lender.lend_at_end(f"r{number}", f"t{number}")
+        owner.lender.on_stream("d", Stream(f"t{number}"))
+    assert states(owner) == [("QUEUED", False)] * 10
+    for number in range(10, 12):
+        owner.lender.on_stream("d", Stream(f"t{number}"))
+    assert states(owner) == [], "they wait"
+    owner.lender.on_stream("d", Stream("t12"))
+    assert states(owner) == [("GONE", False)]
+
+
 def test_two_peers_ask_for_one_transfer() -> None:
     """The first waits, the second is answered: neither is forgotten."""
     owner = Owner()

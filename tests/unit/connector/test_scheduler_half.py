@@ -2,8 +2,10 @@
 
 import pytest
 
+from kvdist.connector.messages import Hello, Refusal, Refused, Role
 from kvdist.connector.params import Lend, write_params
 from kvdist.errors import InvalidRequest
+from kvdist.ids import Incarnation
 from kvdist.sched.sequence import SamplingParams
 from tests.town import Town, prompt
 
@@ -54,3 +56,18 @@ def test_when_to_call_again() -> None:
     assert town.p.half.next_at() is not None
     town.rest()
     assert town.p.half.next_at() is None
+
+
+def test_an_earlier_run_is_not_listened_to() -> None:
+    """T21: not even when it refuses us, which its next run doesn't."""
+    town = Town()
+    half, p = town.d.half, town.p
+    half.node_seen("p", Incarnation(1))
+    half.node_seen("p", Incarnation(2))
+    half.from_node("p", Hello("p", Incarnation(2), p.fingerprint))
+    assert half.role_of("p") is Role.BOTH
+    half.node_seen("p", Incarnation(1))
+    half.from_node("p", Hello("p", Incarnation(1), p.fingerprint, role=Role.DECODE, changes=9))
+    half.from_node("p", Refused(town.d.run, (Refusal("weights", "a", "b"),)))
+    assert half.role_of("p") is Role.BOTH
+    assert half.counts["messages of an earlier run"] == 2

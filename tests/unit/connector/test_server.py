@@ -28,6 +28,7 @@ from kvdist.connector.messages import (
     Why,
 )
 from kvdist.connector.server import MAX_PARTS
+from kvdist.connector.settings import Settings
 from kvdist.ids import BlockId, Incarnation
 from tests.halves import (
     ALL,
@@ -380,6 +381,23 @@ def test_progress_counts_but_not_for_ever() -> None:
         seconds += 5
         assert seconds <= 320
     assert seconds > 300
+
+
+def test_a_reader_that_takes_little_at_a_time() -> None:
+    """T10, T15: its owner's worker isn't lost for a reader that takes a burst every ten seconds."""
+    serving = Serving(num_tokens=4000, burst_tokens=4, stall_s=10.0, life_s=300.0)
+    serving.open()
+    serving.server.on_revoke(Revoke(serving.lease))
+    seconds = 0.0
+    while serving.server.num_open:
+        assert seconds < Settings(stall_s=10.0, life_s=300.0).revocation_s
+        serving.later(9.9)
+        seconds += 9.9
+        serving.server.sent(KEY)
+    assert seconds > 300.0
+    news = serving.news()
+    assert CutLink("link") in news
+    assert SendToOwnNode(Revoked(serving.lease)) in news
 
 
 def test_closes_of_strangers() -> None:
