@@ -125,13 +125,11 @@ def cuts(reader: Geometry, owner_ranks: int) -> list[Cut]:
     found = []
     for rank in range(reader.num_ranks):
         head, end = reader.heads_of(rank)
-        for there in range(owner_ranks):
-            first, last = owner.heads_of(there)
-            if first <= head < last:
-                found.append(Cut(Rank(rank), Rank(there), (head, min(end, last))))
-                head = min(end, last)
-            if head == end:
-                break
+        while head < end:
+            there = head * owner_ranks // owner.num_heads  # the first that has it
+            last = min(end, owner.heads_of(there)[1])
+            found.append(Cut(Rank(rank), Rank(there), (head, last)))
+            head = last
     return found
 
 

@@ -24,6 +24,7 @@ from kvdist.connector.geometry import (
     sized,
     wanted,
 )
+from kvdist.connector.messages import Heads
 from kvdist.errors import ConfigError
 from kvdist.ids import BlockId
 from tests.make import make_config
@@ -127,6 +128,21 @@ def test_cuts_bring_each_head_to_each_rank_once(heads: int) -> None:
             assert len(mine) <= max(1, len(brought))
             for cut in mine:
                 assert set(range(*cut.heads)) <= set(range(*owner.heads_of(cut.owner)))
+
+
+def test_e6_a_ticket_of_as_many_ranks_as_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client writes them: no node looks through all of them."""
+    looks: list[int] = []
+    heads_of = Geometry.heads_of
+
+    def look(geometry: Geometry, rank: int) -> Heads:
+        looks.append(rank)
+        return heads_of(geometry, rank)
+
+    monkeypatch.setattr(Geometry, "heads_of", look)
+    found = cuts(Geometry((FULL,), 64, 8), 1 << 16)
+    assert [cut.owner for cut in found] == list(range(0, 1 << 16, 1024))
+    assert len(looks) < 100
 
 
 # -- blocks ----------------------------------------------------------------------------------------
