@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle models mutants protocol spin bench clean
+.PHONY: help setup demo test fast lint fmt oracle models mutants protocol spin chaos bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -50,6 +50,9 @@ protocol: setup ## plant bugs in the protocol's tables and rules; the simulator 
 spin: setup ## the transfer protocol's tables, checked by Spin; wrong ones must be rejected
 	@$(BIN)/python tools/spin.py
 	@$(BIN)/python -m pytest tests/models -m slow
+
+chaos: setup ## real pairs, killed and stopped while clients are served; FLAGS="--seed 7 ..."
+	@$(BIN)/python -m tests.chaos $(FLAGS)
 
 bench: setup ## what the block manager costs
 	@$(BIN)/python benchmarks/blocks.py

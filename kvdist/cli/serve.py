@@ -26,6 +26,7 @@ from kvdist.cli.serve_flags import (
 )
 from kvdist.cli.worker import command
 from kvdist.links.members import StaticMembers
+from kvdist.links.socket_folder import clear
 from kvdist.links.worker_thread import WorkerThread
 from kvdist.node import logs
 from kvdist.node.build import NodeSettings, build_config, build_engine
@@ -111,6 +112,7 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
     async with AsyncExitStack() as stack:
         link = theirs = None
         if asked.exchange is not None:
+            stack.callback(clear)  # what a worker that was killed has left
             link, theirs = await open_worker(asked.exchange)
         worker, capacity = await stack.enter_async_context(_worker(asked, theirs))
         exchange = None

@@ -19,6 +19,8 @@ from kvdist.node.registration import Registration
 from kvdist.node.tracing import TraceFile
 from kvdist.worker.settings import WorkerSettings
 
+_DEFAULTS = Settings()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFlags:
@@ -145,7 +147,9 @@ class ExchangeFlags:
     kv_load_failure_policy: Annotated[
         Literal["recompute", "fail"], typer.Option(help="When K/V don't come from another node.")
     ] = "recompute"
-
+    kv_lease_seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="How long K/V wait for their reader.")
+    ] = _DEFAULTS.lease_s
     kv_checksum: Annotated[
         bool, typer.Option(help="Check K/V that come against a checksum of their owner's.")
     ] = False
@@ -167,7 +171,12 @@ class ExchangeFlags:
             hash_algorithm=hash_algorithm,
             is_checked=self.kv_checksum,
             faults=self.kv_faults,
-            connector=Settings(on_failure=self.kv_load_failure_policy),
+            connector=Settings(
+                on_failure=self.kv_load_failure_policy,
+                lease_s=self.kv_lease_seconds,
+                renewal_s=min(_DEFAULTS.renewal_s, self.kv_lease_seconds / 6),
+                life_s=max(_DEFAULTS.life_s, self.kv_lease_seconds),
+            ),
         )
 
     @property

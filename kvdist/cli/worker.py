@@ -54,6 +54,8 @@ def worker(
     serve(
         socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress, links)
     )
+    if links is not None:
+        links.join()
 
 
 def command(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import structlog
@@ -39,6 +40,8 @@ Fingerprints: TypeAlias = Callable[[str], Fingerprint]
 
 _log = structlog.get_logger(__name__)
 
+#: How long links may need to end.
+_ENDS_S: Final = 3.0
 #: Exit status of a worker whose links failed.
 _FAILED: Final = 3
 
@@ -56,6 +59,10 @@ class WorkerThread:
     def start(self) -> None:
         """The thread runs, until the node closes the socket."""
         self._thread.start()
+
+    def join(self) -> None:
+        """The node has gone: the links end, too, and leave nothing behind."""
+        self._thread.join(_ENDS_S)
 
     def allocate(self, size: int) -> Region | None:
         """Memory that peers can be allowed to read; None: over this transport it is sent.
@@ -160,7 +167,7 @@ async def _hear_all(reader: asyncio.StreamReader, links: WorkerLinks) -> None:
         links.hear(message)  # type: ignore[arg-type]
 
 
-def _address(begin: Begin, folder: str) -> str:
+def _address(begin: Begin, folder: Path) -> str:
     match begin.transport:
         case "shm":
             return f"shm://{folder}/worker-{begin.rank}"

@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 from aiohttp import web
@@ -23,6 +23,8 @@ _log = structlog.get_logger(__name__)
 
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+#: In logs: the client was gone before it had its answer.
+GONE: Final = 499
 #: What a client may call its request.
 _ID = re.compile(r"[\w.:-]{1,128}")
 #: Need no key, so that whatever watches a process needs none.
@@ -34,7 +36,7 @@ async def named(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Each request has an id, and leaves a line in the log; for debug, if it comes all the time."""
     given = request.headers.get("X-Request-Id", "")
     request[REQUEST_ID] = given if _ID.fullmatch(given) else uuid.uuid4().hex
-    began_s, status = time.monotonic(), 499  # the client was gone before there was one
+    began_s, status = time.monotonic(), GONE
     with structlog.contextvars.bound_contextvars(request=request[REQUEST_ID]):
         try:
             response = await handler(request)
@@ -69,14 +71,20 @@ async def shaped(request: web.Request, handler: _Handler) -> web.StreamResponse:
             response.headers["Allow"] = error.headers["Allow"]
     except web.RequestPayloadError as error:
         response = error_response(400, f"the body can't be read: {error}")
-    except (ConnectionError, TimeoutError):
-        raise  # of the client's own connection
+    except (ConnectionError, TimeoutError):  # of the client's own connection
+        if not _is_gone(request):
+            raise
+        response = web.Response(status=GONE)  # which nobody hears
     except Exception:  # noqa: BLE001
         _log.exception("a bug in a handler")
         response = error_response(500, "internal error")
     if not response.prepared:
         response.headers["X-Request-Id"] = request[REQUEST_ID]
     return response
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
 
 
 def keyed(api_key: str | None, is_open: Callable[[str], bool] = OPEN.__contains__) -> Middleware:

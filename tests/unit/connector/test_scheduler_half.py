@@ -2,10 +2,11 @@
 
 import pytest
 
+from kvdist.connector.local import FromWorker
 from kvdist.connector.messages import Hello, Refusal, Refused, Role
 from kvdist.connector.params import Lend, write_params
 from kvdist.errors import InvalidRequest
-from kvdist.ids import Incarnation
+from kvdist.ids import Incarnation, Rank
 from kvdist.sched.sequence import SamplingParams
 from tests.town import Town, prompt
 
@@ -71,3 +72,20 @@ def test_an_earlier_run_is_not_listened_to() -> None:
     half.from_node("p", Refused(town.d.run, (Refusal("weights", "a", "b"),)))
     assert half.role_of("p") is Role.BOTH
     assert half.counts["messages of an earlier run"] == 2
+
+
+def test_not_idle_before_the_host_has_its_blocks_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    town = Town()
+    half, plain, seen = town.p.half, town.p.half.from_worker, []
+
+    def from_worker(rank: Rank, message: FromWorker) -> None:
+        plain(rank, message)
+        if town.p.scheduler.manager.usage:
+            seen.append(half.is_idle)
+
+    monkeypatch.setattr(half, "from_worker", from_worker)
+    town.come()
+    town.rest()
+    assert half.is_idle
+    assert seen
+    assert not any(seen)

@@ -1,0 +1,66 @@
+"""What is played: which nodes, over what, what befalls them, and how long.
+
+Owns:   the scenes that have names.
+Knows nothing of: processes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+#: What befalls a node, or its clients.
+Deed: TypeAlias = Literal[
+    "kill node", "kill worker", "kill both", "stop node", "stop worker", "outlive lease", "end",
+    "storm",
+]  # fmt: skip
+KILLS: Final[tuple[Deed, ...]] = ("kill node", "kill worker", "kill both", "end")
+STOPS: Final[tuple[Deed, ...]] = ("stop node", "stop worker")
+TRANSPORTS: Final = ("tcp", "shm", "ucx")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One play; everything by chance in it comes of `seed`."""
+
+    name: str
+    transport: str
+    seed: int
+    seconds: float
+    model: Literal["stub", "tiny"] = "stub"
+    #: Clients ask a router, where nodes register; else they ask the nodes, which know each other.
+    through_router: bool = False
+    deeds: tuple[Deed, ...] = (*KILLS, *STOPS, "storm")
+    victims: tuple[str, ...] = ("p0", "d0")
+    num_blocks: int = 513
+    lease_s: float = 8.0
+    num_clients: int = 8
+    #: Between two deeds.
+    pause_s: tuple[float, float] = (1.0, 4.0)
+
+    @property
+    def title(self) -> str:
+        """Names it in a report."""
+        return f"{self.name} over {self.transport}, seed {self.seed}"
+
+
+_PLAIN: Final = Scene(name="", transport="tcp", seed=0, seconds=0)
+#: By name, but for transport, seed and length.
+SCENES: Final[dict[str, Scene]] = {
+    scene.name: scene
+    for scene in (
+        replace(_PLAIN, name="pair"),
+        replace(_PLAIN, name="router", through_router=True),
+        # One sequence fits, and hardly more.
+        replace(_PLAIN, name="small pool", through_router=True, num_blocks=80),
+        replace(_PLAIN, name="small pool, asked by hand", num_blocks=80),
+        # Whoever reads stands still until what it has been promised is over.
+        replace(_PLAIN, name="leases", deeds=("outlive lease",), victims=("d0",), lease_s=3.0),
+        replace(_PLAIN, name="storms", through_router=True, deeds=("storm",), num_clients=2),
+        # What outlives many runs of the other side neither grows nor keeps anything open.
+        replace(
+            _PLAIN, name="survivor", through_router=True, deeds=("kill both",), victims=("p0",),
+            pause_s=(0.5, 1.0),
+        ),
+        replace(_PLAIN, name="tiny model", model="tiny"),
+        replace(_PLAIN, name="tiny model, router", model="tiny", through_router=True),
+    )
+}  # fmt: skip
