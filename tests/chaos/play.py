@@ -44,6 +44,9 @@ async def play(scene: Scene, folder: Path) -> Report:
                 await _end(process, report)
     except NotThere as error:
         report.find(str(error))
+    for log in folder.glob("*.log"):
+        if "Traceback" in log.read_text():
+            report.find(f"a traceback in {log}")
     for left in remains.orphaned(remains.shared_memory() - shared):
         report.find(f"left in /dev/shm: {left}")
     for left_file in files.iterdir():
