@@ -49,6 +49,7 @@ class Deeds:
                 self._report.find(f"after {deed} of {victim.name}: {error}")
                 if victim.has_ended:
                     await victim.start()
+                    await victim.ready()
 
     async def _do(self, deed: Deed, victim: Process) -> None:
         """Raises: NotThere."""

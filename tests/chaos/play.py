@@ -33,8 +33,8 @@ async def play(scene: Scene, folder: Path) -> Report:
     """`folder`: empty; logs and the model are kept in it. Never fails: it reports."""
     truth: Truth = StubTruth() if scene.model == "stub" else TinyTruth(folder / "model")
     report = Report(scene.title)
-    shared, files = remains.shared_memory(), folder / "tmp"
-    files.mkdir()
+    shared = remains.shared_memory()
+    (folder / "tmp").mkdir()
     try:
         async with _processes(scene, truth, folder) as processes:
             await asyncio.gather(*(process.ready() for process in processes.values()))
@@ -44,14 +44,18 @@ async def play(scene: Scene, folder: Path) -> Report:
                 await _end(process, report)
     except NotThere as error:
         report.find(str(error))
+    for left in remains.orphaned(remains.shared_memory() - shared):
+        report.find(f"left in /dev/shm: {left}")
+    _look_into(folder, report)
+    return report
+
+
+def _look_into(folder: Path, report: Report) -> None:
     for log in folder.glob("*.log"):
         if "Traceback" in log.read_text():
             report.find(f"a traceback in {log}")
-    for left in remains.orphaned(remains.shared_memory() - shared):
-        report.find(f"left in /dev/shm: {left}")
-    for left_file in files.iterdir():
-        report.find(f"left in TMPDIR: {left_file.name}")
-    return report
+    for left in (folder / "tmp").iterdir():
+        report.find(f"left in TMPDIR: {left.name}")
 
 
 async def _run(scene: Scene, truth: Truth, processes: dict[str, Process], report: Report) -> None:

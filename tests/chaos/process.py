@@ -105,10 +105,20 @@ class Process:
             async with asyncio.timeout(_ENDS_S):
                 await self.child.process.wait()
         except TimeoutError:
+            held = await self._ledger()
             self.child.kill()
-            raise NotThere(f"{self.name} hasn't ended after {_ENDS_S:g} s") from None
+            raise NotThere(f"{self.name} hasn't ended after {_ENDS_S:g} s: {held}") from None
         finally:
             await self.child.ended()
+
+    async def _ledger(self) -> str:
+        """What it still holds, if it says so."""
+        url, patience = f"{self.url}/debug/ledger", aiohttp.ClientTimeout(5)
+        try:
+            async with aiohttp.ClientSession() as http, http.get(url, timeout=patience) as response:
+                return await response.text()
+        except (aiohttp.ClientError, OSError) as error:
+            return repr(error)
 
     def send(self, number: signal.Signals, *, to_worker: bool = False) -> None:
         """To what runs there now, if it does."""

@@ -13,8 +13,8 @@ _SHARED: Final = Path("/dev/shm")
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm."""
-    return set(os.listdir(_SHARED)) if _SHARED.exists() else set()
+    """What UCX has in /dev/shm; nothing else of ours has a name there."""
+    return {path.name for path in _SHARED.glob("ucx*")}
 
 
 def orphaned(names: set[str]) -> set[str]:
