@@ -137,6 +137,12 @@ class Exchange:
 
     def carry_out(self) -> None:
         """All that follows from what was done and heard since. Raises: errors.WorkerLost."""
+        was_idle = self.is_idle
+        self._carry_out()
+        if self.is_idle and not was_idle:
+            self._wake()  # who waits for that hears of nothing else any more
+
+    def _carry_out(self) -> None:
         while effects := self._links.take():
             for effect in effects:
                 match effect:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from kvdist.connector.params import ByTransfer, write_params
 from kvdist.errors import Unavailable, WorkerLost
 from kvdist.node.compute import Compute
 from kvdist.node.engine import Engine
@@ -57,5 +58,21 @@ def test_the_worker_goes_while_others_wait() -> None:
                 await decode.ask("A prompt of some length, so that there is", 4, params)
             assert isinstance(decode.engine.lost, WorkerLost)
             await prefill.ask("And this one is still there.")
+
+    asyncio.run(main())
+
+
+def test_a_node_that_drains_ends_when_its_last_word_is_said() -> None:
+    """That is to a peer, and nothing happens any more after it."""
+
+    async def main() -> None:
+        async with a_pair(parked_s=0.3) as (prefill, decode):
+            await decode.ask("Both have met.", 1, await prefill.prefill("Both have met."))
+            along = write_params(ByTransfer("p0", "a transfer that nobody prefills"))
+            asking = asyncio.create_task(decode.ask("A prompt of some length", 1, along))
+            await until(lambda: prefill.exchange.half.lender.num_questions)
+            prefill.engine.drain()
+            await until(lambda: not prefill.engine._is_running)
+            await asking
 
     asyncio.run(main())
