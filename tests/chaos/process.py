@@ -19,7 +19,8 @@ import aiohttp
 
 from kvdist.launch.child import Child, Lifeline
 
-_READY_S: Final = 60.0
+#: PyTorch takes its time on a busy machine.
+_READY_S: Final = 120.0
 _ENDS_S: Final = 25.0
 
 
