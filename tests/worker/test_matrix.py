@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from kvdist import check
 from kvdist.worker.default_model import default_model
 from kvdist.worker.model import Model, load
 from tests.worker.serving import Engine
@@ -25,6 +26,12 @@ TEXTS: Final = (
     "Who wrote Hamlet?",
 )
 NUM_TOKENS: Final = 48
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are what is looked at here; the audit of every change is for other tests."""
+    monkeypatch.setattr(check, "level", 0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
