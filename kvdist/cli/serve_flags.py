@@ -150,6 +150,9 @@ class ExchangeFlags:
     kv_lease_seconds: Annotated[
         float, typer.Option(min=0.1, max=3600, help="How long K/V wait for their reader.")
     ] = _DEFAULTS.lease_s
+    min_pull_tokens: Annotated[
+        int, typer.Option(min=1, help="Fewer tokens are computed here rather than pulled.")
+    ] = 16
     kv_checksum: Annotated[
         bool, typer.Option(help="Check K/V that come against a checksum of their owner's.")
     ] = False
@@ -176,6 +179,7 @@ class ExchangeFlags:
                 lease_s=self.kv_lease_seconds,
                 renewal_s=min(_DEFAULTS.renewal_s, self.kv_lease_seconds / 6),
                 life_s=max(_DEFAULTS.life_s, self.kv_lease_seconds),
+                min_pull_tokens=self.min_pull_tokens,
             ),
         )
 

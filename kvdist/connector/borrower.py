@@ -81,7 +81,7 @@ class Borrower:
         #: The latest run of each peer that was heard of.
         self._runs: dict[NodeId, Incarnation] = {}
         #: The version that is spoken with each peer that said hello.
-        self._versions: dict[NodeId, int] = {}
+        self.versions: dict[NodeId, int] = {}
         self._pulls: dict[PullId, Pull] = {}
         #: By what they bring: pulls that haven't failed. One each: who wants the same waits (T20).
         self._pulling: dict[Content, Pull] = {}
@@ -125,6 +125,11 @@ class Borrower:
     def num_elsewhere(self) -> int:
         """Of those: what is read, or wanted, of other nodes."""
         return sum(c.node != self._node for c in self._claims.values()) + len(self._pulls)
+
+    @property
+    def open_claims(self) -> list[Claim]:
+        """Those that aren't over."""
+        return list(self._claims.values())
 
     # -- from the scheduler --------------------------------------------------------------------
 
@@ -257,7 +262,7 @@ class Borrower:
         if run <= self._runs.get(peer, -1):
             return
         self._runs[peer] = run
-        self._versions.pop(peer, None)
+        self.versions.pop(peer, None)
         for claim in list(self._claims.values()):
             ticket = claim.ticket
             if claim.node == peer and ticket is not None and ticket.incarnation < run:
@@ -265,14 +270,14 @@ class Borrower:
 
     def peer_met(self, peer: NodeId, version: int) -> None:
         """Hello was said: what it can be asked is known."""
-        self._versions[peer] = version
+        self.versions[peer] = version
         for claim in [c for c in self._claims.values() if c.node == peer]:
             if claim.machine.state is C.ASKING and not can_ask(claim.source, version):
                 self._ask(claim)  # by hash
 
     def peer_refused(self, peer: NodeId) -> None:
         """Nothing can be had of it, and nothing is said to it."""
-        self._versions.pop(peer, None)
+        self.versions.pop(peer, None)
         for claim in [c for c in self._claims.values() if c.node == peer]:
             event = claims.Event.NOTHING if claim.machine.state is C.ASKING else claims.Event.LOST
             self._handle_claim(claim, event, "the owner's blocks are unlike ours")
@@ -333,11 +338,8 @@ class Borrower:
         before = claim.machine.state
         for effect in claim.machine.handle(event):
             self._do_claim[effect](claim)
-        if (
-            claim.machine.state is C.ORPHANED
-            and claim.pull
-            and claim.pull.machine.state is P.FAILING
-        ):
+        pull = claim.pull
+        if claim.machine.state is C.ORPHANED and pull and pull.machine.state is P.FAILING:
             self._give_up(claim, claim.why)  # there won't be another round
         if claim.machine.state is not before:
             self._waiting.wake(claim)
@@ -371,7 +373,7 @@ class Borrower:
     def _ask(self, claim: Claim) -> None:
         claim.tries += 1
         self.timers.set(("ask", claim.name), self.now + self._settings.answer_s)
-        version = self._versions.get(claim.node, VERSION)
+        version = self.versions.get(claim.node, VERSION)
         if isinstance(claim.source, ByTransfer) and can_ask(claim.source, version):
             self._out.append(SendToNode(claim.node, Stream(claim.source.transfer)))
             return

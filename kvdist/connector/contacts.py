@@ -17,6 +17,7 @@ from kvdist.connector.messages import Hello, Message, Refusal, Refused, Role, si
 from kvdist.connector.settings import Settings
 from kvdist.connector.tables.contact import CONTACT, Effect, Event, State
 from kvdist.connector.timers import Timers
+from kvdist.errors import InvariantViolation
 from kvdist.ids import Incarnation, NodeId
 
 MAX_WAITING: Final = 256
@@ -149,6 +150,30 @@ class Contacts:
             again = contact.tries < self._settings.tries
             self._handle(contact, Event.UNANSWERED if again else Event.GAVE_UP)
 
+    @property
+    def versions(self) -> dict[str, int]:
+        """Of all with whom one was agreed on."""
+        met = (c for c in self._contacts.values() if c.machine.state is State.AGREED)
+        return {contact.name: contact.version for contact in met}
+
+    @property
+    def refused(self) -> list[str]:
+        """With whom nothing can be done."""
+        return [c.name for c in self._contacts.values() if c.machine.state is State.REFUSED]
+
+    def check(self) -> None:
+        """Raises: InvariantViolation unless each contact keeps what goes with its state alone."""
+        for contact in self._contacts.values():
+            state, is_asked = contact.machine.state, self.timers.at(contact.name) is not None
+            good = {
+                State.GREETING: is_asked and contact.hello is None,
+                State.AGREED: contact.hello is not None and not contact.differences,
+                State.REFUSED: contact.hello is None,
+            }.get(state, False)  # nobody else is kept
+            waits = state is not State.GREETING and (is_asked or contact.waiting)
+            if not good or waits:
+                raise InvariantViolation(f"{contact.name} is {state.value}: {contact}")
+
     # -- what comes ----------------------------------------------------------------------------
 
     def _on_hello(self, contact: Contact, hello: Hello) -> None:
@@ -233,5 +258,6 @@ class Contacts:
         self._refused(contact.name, contact.differences)
 
     def _forget(self, contact: Contact) -> None:
+        assert contact.machine.state is State.GONE and not contact.waiting
         self.timers.cancel(contact.name)
         del self._contacts[contact.name]

@@ -94,6 +94,11 @@ class Fetcher:
         """Parts that aren't over."""
         return len(self._parts)
 
+    @property
+    def parts(self) -> dict[PartId, tuple[str, State]]:
+        """Of those: where each comes from, and how far it is."""
+        return {name: (p.fetch.address, p.machine.state) for name, p in self._parts.items()}
+
     # -- from our node -------------------------------------------------------------------------
 
     def on_fetch(self, fetch: Fetch) -> None:

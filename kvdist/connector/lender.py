@@ -124,6 +124,12 @@ class Lender:
         """Transfers that peers wait for, or that are known and not over."""
         return len(self._asked) + len(self._transfers)
 
+    @property
+    def num_parked(self) -> Counter[NodeId]:
+        """By peer: what it waits for that isn't known here yet."""
+        unknown = self._asked.keys() - self._transfers.keys()
+        return Counter(self._asked[transfer] for transfer in unknown)
+
     def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
         """A request whose K/V are for a peer got blocks: with all that it will write it can be read
         along (T11). It may be said again, with more.
@@ -258,7 +264,7 @@ class Lender:
                 self._refuse_ticket(asked)
             return  # or its answer comes when it is granted
         share = int(self._settings.soft_share * self._holdings.pool_blocks)
-        most = min(share - self._lent_by_hash[peer], self._room())
+        most = rules.soft_room(share, self._lent_by_hash[peer], self._room())
         found = None
         if most > 0 and self._refusal is NoTicket.NOTHING:
             found = self._holdings.lend(message.hashes, message.hash_block_size, most)
@@ -295,9 +301,9 @@ class Lender:
             self._out.append(SendToNode(peer, state))
             return
         parked = [name for asked, name in self._asked.items() if asked not in self._transfers]
-        full = len(parked) >= self._settings.max_parked
-        many = parked.count(peer) >= self._settings.max_parked_per_peer
-        if transfer not in self._asked and (full or many):
+        most = (self._settings.max_parked, self._settings.max_parked_per_peer)
+        may_park = rules.may_park(len(parked), parked.count(peer), *most)
+        if transfer not in self._asked and not may_park:
             self.counts["parked questions over the limit"] += 1
             self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
             return

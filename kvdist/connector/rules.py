@@ -80,6 +80,18 @@ def readable(settled: int, first: int, last: int, is_state: bool) -> int:
     return max(first, min(last, settled))
 
 
+def may_park(parked: int, of_peer: int, most: int, most_of_peer: int) -> bool:
+    """T14: questions about transfers that aren't known yet wait in a bounded table, with a quota a
+    peer.
+    """
+    return parked < most and of_peer < most_of_peer
+
+
+def soft_room(share: int, lent: int, room: int) -> int:
+    """T13: how many blocks more may be lent to a peer by hash: within its share, and T10."""
+    return min(share - lent, room)
+
+
 def burst_end(first: int, last: int, burst: int, is_state: bool) -> int:
     """T16: up to which token of [first, last) bytes move at a time. Bursts end where blocks do."""
     return last if is_state else min(last, (first // burst + 1) * burst)

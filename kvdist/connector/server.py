@@ -121,6 +121,21 @@ class Server:
         """Pulls that are open here."""
         return len(self._serves)
 
+    @property
+    def pulls(self) -> dict[ServeKey, tuple[str, serves.State]]:
+        """Of the pulls that are open here: on which link, and how far they are."""
+        return {key: (serve.address, serve.machine.state) for key, serve in self._serves.items()}
+
+    @property
+    def confirmed(self) -> set[ServeKey]:
+        """Parts of which it is known that their bytes are good."""
+        return {key for key, good in self._verdicts.items() if good}
+
+    @property
+    def num_kept(self) -> Counter[NodeId]:
+        """By peer: pulls that are open here, or whose verdict is kept (T4)."""
+        return Counter(key[0] for key in self._serves.keys() | self._verdicts.keys())
+
     def granted_blocks(self) -> list[BlockId]:
         """Blocks that may be served now, null ones included."""
         return [

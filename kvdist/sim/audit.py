@@ -4,10 +4,13 @@ Owns:   nothing.
 Knows nothing of: how it came about.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvdist.connector.messages import Role
+from kvdist.connector.tables import claim, part
 from kvdist.errors import InvariantViolation
+from kvdist.ids import NodeId
 
 if TYPE_CHECKING:
     from kvdist.sim.node import SimNode
@@ -23,6 +26,8 @@ def audit_node(node: "SimNode", level: int) -> None:
     _audit_policy(node)
     _audit_contents(node)
     _audit_duties(node)
+    _audit_contacts(node)
+    _audit_shares(node)
     if level >= 2:
         manager.check()
 
@@ -48,13 +53,59 @@ def _audit_policy(node: "SimNode") -> None:
         raise InvariantViolation(f"{node.half.borrower.num_recomputing} tokens are recomputed")
 
 
+def _audit_shares(node: "SimNode") -> None:
+    """What others may take of us has bounds: leases (T10, T13), questions (T14), verdicts (T4)."""
+    settings, lender = node.cluster.settings, node.half.lender
+    leases, lending = lender.leases.values(), node.lending
+    if sum(len(lease.block_ids) for lease in leases) > lending.pool_blocks - lending.longest_blocks:
+        raise InvariantViolation("T10: leases leave no room for a longest sequence")
+    by_hash: Counter[NodeId] = Counter()
+    for lease in leases:
+        if lease.number is not None and lease.reader is not None:
+            by_hash[lease.reader] += len(lease.block_ids)
+    shares = [
+        ("T13", by_hash, int(settings.soft_share * lending.pool_blocks)),
+        ("T14", lender.num_parked, settings.max_parked_per_peer),
+        ("T14", {"": lender.num_parked.total()}, settings.max_parked),
+        *(("T4", w.half.server.num_kept, settings.max_verdicts_per_peer) for w in node.workers),
+    ]
+    for rule, taken, most in shares:
+        if max(taken.values(), default=0) > most:
+            raise InvariantViolation(f"{rule}: {taken}, {most} at most")
+
+
 def _audit_duties(node: "SimNode") -> None:
-    """Whoever has left a duty has nothing of it, and begins nothing."""
+    """Whoever has left a duty has nothing of it, and begins nothing; the host knows."""
     half = node.half
+    for duty in (Role.PREFILL, Role.DECODE):
+        if half.has_left(duty) != (duty in node.left):
+            raise InvariantViolation(f"it has left {node.left}, as far as its host knows")
     if half.has_left(Role.PREFILL) and (half.lender.leases or half.lender.num_questions):
         raise InvariantViolation(f"{len(half.lender.leases)} leases of one that doesn't lend")
     if half.has_left(Role.DECODE) and half.borrower.num_elsewhere:
         raise InvariantViolation(f"{half.borrower.num_elsewhere} pulls of one that doesn't read")
+
+
+def _audit_contacts(node: "SimNode") -> None:
+    """What peers can be asked is what they said; of whom is refused our side hears."""
+    half = node.half
+    half.contacts.check()
+    if half.borrower.versions != half.contacts.versions:
+        raise InvariantViolation(
+            f"{half.borrower.versions} is spoken, not {half.contacts.versions}"
+        )
+    for peer in half.contacts.refused:
+        if peer not in node.refused:
+            raise InvariantViolation(f"nobody here has heard that {peer} is refused")
+        theirs = {c.machine.state for c in half.borrower.open_claims if c.node == peer}
+        if theirs - {claim.State.ORPHANED}:
+            raise InvariantViolation(f"something is wanted of {peer}, which is refused")
+    for worker in node.workers:
+        worker.half.contacts.check()
+        refused = worker.half.contacts.refused
+        for name, (address, state) in worker.half.fetcher.parts.items():
+            if address in refused and state is not part.State.STOPPING:
+                raise InvariantViolation(f"{worker.name} wants {name}, and {address} is refused")
 
 
 def _audit_contents(node: "SimNode") -> None:

@@ -119,6 +119,8 @@ class Clients:
                     hold_whole_prompt=transfer is not None,
                 )
             except WrongRole:
+                if node.half.role.lends:
+                    self._cluster.violated(f"{node.name} refuses a prefill, and lends")
                 self.num_refused += 1
                 broken()
                 return
@@ -153,6 +155,8 @@ class Clients:
                 self._fail(life, str(error))
                 return
             except WrongRole:
+                if node.half.role.reads:
+                    self._cluster.violated(f"{node.name} refuses a source, and reads")
                 self._decode_elsewhere(life, source, node.node_id)
                 return
             for index, sequence in enumerate(sequences):

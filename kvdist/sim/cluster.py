@@ -45,6 +45,8 @@ class ClusterConfig:
     num_heads: int = 1
     #: Longest way of a message between nodes, and between their workers.
     latency_s: float = 0.004
+    #: And between a node and its own workers.
+    local_s: float = 1e-3
     #: Readers read by themselves; else owners send.
     one_sided: bool = False
     settings: Settings = field(default_factory=Settings)
@@ -168,7 +170,7 @@ class Cluster:
         self.world.note(node.name, "has the role", role.name)
         self.roles[node.node_id] = role
         self.num_roles += 1
-        node.do(lambda: node.half.change_role(role))
+        node.do(lambda: node.change_role(role))
 
     def _go_when_idle(self, node: SimNode) -> None:
         if node.is_alive and not audit_rest(node):

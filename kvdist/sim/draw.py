@@ -63,6 +63,7 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
         latency_s=0.004 if calm else chance.choice((0.004, 0.05, 0.3)),
         settings=_calm_settings(chance) if calm else _settings(chance),
         scheduler=scheduler,
+        local_s=1e-3 if calm else chance.choice((1e-3, 1e-3, 0.05)),
     )  # fmt: skip
 
 
@@ -149,4 +150,6 @@ def _settings(chance: Random) -> Settings:
         max_parked=chance.choice((256, 2)),
         soft_share=chance.choice((0.25, 1.0)),
         burst_tokens=chance.choice((4096, 4096, 8)),
+        max_verdicts_per_peer=chance.choice((1 << 14, 1 << 14, 1 << 14, 12)),
+        max_parked_per_peer=chance.choice((64, 64, 1)),
     )

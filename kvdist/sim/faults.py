@@ -46,6 +46,8 @@ class Faults:
     #: Of control and data messages: garbage comes in their place, or beside them; of requests: they
     #: come with somebody else's ticket.
     garbage: float = 0.0
+    #: Of hellos: what arrives of their fingerprint isn't what was sent.
+    misread: float = 0.0
 
 
 #: Groups of faults, for the command line and for tests.
@@ -57,7 +59,7 @@ KINDS: Final[dict[str, Faults]] = {
     "reads": Faults(stuck=0.06, write_on=0.5, cut=0.1),
     "deaths": Faults(kill_node=0.03, kill_worker=0.03),
     "steps": Faults(long_step=0.02, fail_step=0.02, pause=0.05),
-    "garbage": Faults(garbage=0.02),
+    "garbage": Faults(garbage=0.02, misread=0.05),
     "roles": Faults(change_role=0.2),
 }
 

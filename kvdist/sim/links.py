@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvdist.connector.codec import decode, encode
-from kvdist.connector.messages import Greeting, WorkerMessage
+from kvdist.connector.messages import Greeting, Hello, WorkerMessage
 from kvdist.errors import RemoteProtocol
+from kvdist.sim.post import misread_hello
 from kvdist.sim.world import World
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class DataLink:
         if world.happens(faults.drop / 5):
             return  # not what links do; but nothing may hang on that
         data = encode(message, version)
+        if isinstance(message, Hello) and world.happens(faults.misread):
+            data = encode(misread_hello(message), version)
         if sender.cluster.gate.stops(
             message, lambda: self.carry(sender, lambda: self._deliver(sender, data))
         ):

@@ -7,7 +7,7 @@ The engine computes for all ranks together; the workers' connector halves are ac
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kvdist.cache import KVCacheManager
 from kvdist.connector.effects import (
@@ -19,23 +19,22 @@ from kvdist.connector.effects import (
     WorkerLost,
 )
 from kvdist.connector.geometry import Geometry
+from kvdist.connector.host import Loaded
 from kvdist.connector.local import FromWorker, PartEnded, ToWorker
-from kvdist.connector.messages import Greeting, NodeMessage
+from kvdist.connector.messages import Greeting, Hello, NodeMessage, Role
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.ids import BlockHash, Incarnation, LeaseId, NodeId, PullId, Rank
 from kvdist.sched.lending import Lending, Tables
 from kvdist.sched.output import Output
 from kvdist.sched.plan import StepPlan
 from kvdist.sched.scheduler import Scheduler
+from kvdist.sim.manners import Manners
 from kvdist.sim.memory import Memory, Poisoner
 from kvdist.sim.stub_worker import StubWorker
 from kvdist.sim.worker import SimWorker
 
 if TYPE_CHECKING:
     from kvdist.sim.cluster import Cluster
-
-#: Longest way of a message between a node and its workers.
-LOCAL_S: Final = 1e-3
 
 
 class _Holdings:
@@ -83,7 +82,7 @@ class SimNode:
             cluster.roles[node_id],
         )
         self.scheduler = Scheduler(self.manager, cluster.scheduler_config, self.half)
-        holdings.lending = Lending(self.scheduler)
+        self.lending = holdings.lending = Lending(self.scheduler)
         memories = [
             Memory(
                 config.num_blocks,
@@ -93,6 +92,11 @@ class SimNode:
             for rank in range(self.geometry.num_ranks)
         ]
         self.engine = StubWorker(config, memories)
+        #: Peers that nothing can be had of, as the half has said.
+        self.refused: set[NodeId] = set()
+        #: Duties that it has left, as the half has said, or never had.
+        self.left = {duty for duty in (Role.PREFILL, Role.DECODE) if self.half.has_left(duty)}
+        self._manners = Manners(self.half.contacts)
         self._poison = Poisoner(self.manager.block_pool, memories)
         self.workers = [
             SimWorker(cluster, self, Rank(rank), memory) for rank, memory in enumerate(memories)
@@ -151,6 +155,8 @@ class SimNode:
         self._tell(self.scheduler.take_outputs())
         self._compute()
         self._set_tick()
+        if lacking := self._manners.lacking():
+            self.cluster.violated(f"{self.name} owes {lacking}")
         self.cluster.audit(self)
 
     def pause(self, seconds: float) -> None:
@@ -174,6 +180,16 @@ class SimNode:
         self._tick_at = None
         self.do(self.half.tick)
 
+    def change_role(self, role: Role) -> None:
+        """It does something else from now on: whoever speaks with it hears so."""
+        if role is not self.half.role:
+            self._manners.owes_all(Hello)
+        if role.lends:
+            self.left.discard(Role.PREFILL)
+        if role.reads:
+            self.left.discard(Role.DECODE)
+        self.half.change_role(role)
+
     def receive(self, peer: NodeId, run: Incarnation, message: NodeMessage | Greeting) -> None:
         """Over the control link; earlier runs of a node are not listened to (T21)."""
 
@@ -182,7 +198,9 @@ class SimNode:
                 return
             self._world.note(self.name, f"from {peer}#{run}", message)
             self.half.node_seen(peer, run)
+            self._manners.hears(peer, message)
             self.half.from_node(peer, message)
+            self._manners.has_heard(peer, message)
 
         self.do(event)
 
@@ -200,14 +218,19 @@ class SimNode:
     def has_cancelled(self, pull: PullId) -> bool:
         """Whether all workers must have heard by now that this pull has failed."""
         since = self._failed_pulls.get(pull)
-        return self.is_alive and since is not None and since + LOCAL_S < self._world.now
+        return (
+            self.is_alive
+            and since is not None
+            and since + self.cluster.config.local_s < self._world.now
+        )
 
     def _to_worker_later(self, rank: Rank, message: ToWorker) -> None:
         worker = self.workers[rank]
         self._local(worker, lambda: worker.from_node(message))
 
     def _local(self, worker: SimWorker, arrive: Callable[[], None]) -> None:
-        worker.local_at = max(worker.local_at, self._world.now + self._world.between(1e-5, LOCAL_S))
+        local_s = self.cluster.config.local_s
+        worker.local_at = max(worker.local_at, self._world.now + self._world.between(1e-5, local_s))
         self._world.at(worker.local_at, arrive)
 
     def _set_tick(self) -> None:
@@ -227,10 +250,13 @@ class SimNode:
         match effect:
             case SendToNode(node, message):
                 self._world.note(self.name, f"to {node}", message)
+                self._manners.says(node, message)
                 self.cluster.post.send(self.node_id, self.run, effect)
             case DutyOver(duty):
+                self.left.add(duty)
                 self._world.note(self.name, "has left", duty.name)
             case PeerRefused(node, differences):
+                self.refused.add(node)
                 self._world.note(self.name, f"can't work with {node}", differences)
             case SendToWorker(rank, message):
                 self._to_worker_later(rank, message)
@@ -243,12 +269,20 @@ class SimNode:
                     self.cluster.violated(f"T15: {self.name} waits in vain for worker {rank}")
                 self.cluster.kill(self)
             case _:
+                self._look_at_claims(effect)
                 self._world.note(self.name, "moved", effect)
                 before = self.scheduler.stats.num_unknown_messages
                 self._tell(self.scheduler.moved(effect))  # type: ignore[arg-type]
                 self._poison()
                 if self.scheduler.stats.num_unknown_messages > before:
                     self.cluster.violated(f"{self.name}: nobody waits for {effect}")
+
+    def _look_at_claims(self, effect: object) -> None:
+        """Whoever has what it wanted wants it no more: the last one ends the claim (T19)."""
+        if isinstance(effect, Loaded):
+            name = effect.request_id
+            if any(name in claim.wanting for claim in self.half.borrower.open_claims):
+                self.cluster.violated(f"T19: {self.name} wants what {name} has")
 
     # -- the engine ----------------------------------------------------------------------------
 

@@ -5,10 +5,12 @@ Knows nothing of: what messages mean; they travel as bytes.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from kvdist.connector.codec import decode, encode
 from kvdist.connector.effects import SendToNode
-from kvdist.connector.messages import Greeting, NodeMessage
+from kvdist.connector.messages import Greeting, Hello, Message, NodeMessage
 from kvdist.errors import RemoteProtocol
 from kvdist.ids import Incarnation, NodeId
 from kvdist.sim.faults import Faults
@@ -55,11 +57,15 @@ class Post:
             world.note(sender, f"lost on the way to {to}", message)
             return
         data = encode(message, effect.version)
+        misread = encode(misread_hello(message), effect.version)
         if self._gate.stops(message, lambda: self._deliver(sender, run, to, data)):
             return
         if world.happens(faults.garbage):
             data = _spoilt(world, data)
         for _ in range(1 + world.happens(faults.duplicate)):
+            comes = (
+                misread if isinstance(message, Hello) and world.happens(faults.misread) else data
+            )
             delay = world.between(0.0001, self._latency_s)
             if world.happens(faults.late):
                 delay = world.between(0.5, 10.0)
@@ -67,7 +73,7 @@ class Post:
             if not world.happens(faults.reorder):
                 at = max(at, self._last.get((sender, to), 0.0))
                 self._last[sender, to] = at
-            world.at(at, lambda: self._deliver(sender, run, to, data))
+            world.at(at, partial(self._deliver, sender, run, to, comes))
 
     def _deliver(self, sender: NodeId, run: Incarnation, to: NodeId, data: bytes) -> None:
         if to not in self._receivers or self.are_apart(sender, to):
@@ -79,6 +85,13 @@ class Post:
             self.num_bad += 1  # costs the peer its link; the next message makes a new one
             return
         receive(sender, run, message)  # type: ignore[arg-type]
+
+
+def misread_hello(message: Message) -> Message:
+    """What a hello is taken for if its fingerprint comes wrongly; anything else is as it is."""
+    if not isinstance(message, Hello):
+        return message
+    return replace(message, fingerprint=replace(message.fingerprint, weights="misread"))
 
 
 def _spoilt(world: World, data: bytes) -> bytes:

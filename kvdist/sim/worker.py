@@ -6,7 +6,6 @@ Knows nothing of: requests, steps (all ranks compute together, see `node`).
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from kvdist.connector.effects import (
@@ -34,10 +33,14 @@ from kvdist.connector.messages import (
     TokenSpans,
     WorkerMessage,
 )
+from kvdist.connector.tables.part import State
 from kvdist.connector.worker_half import WorkerHalf
+from kvdist.errors import InvariantViolation
 from kvdist.ids import Incarnation, NodeId, Rank
 from kvdist.sim.links import DataLink
+from kvdist.sim.manners import Manners
 from kvdist.sim.memory import Memory
+from kvdist.sim.serving import Serving
 from kvdist.sim.transfer import Landing, slots, writer
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ class SimWorker:
             cluster.settings,
             sends=lambda _link: not cluster.one_sided,
         )
+        self._manners = Manners(self.half.contacts)
         #: By the owner's address.
         self._dialled: dict[str, DataLink] = {}
         #: By the name under which we, as owner, know them.
@@ -77,6 +81,7 @@ class SimWorker:
         self._waiting: dict[PartId, deque[Callable[[], None]]] = {}
         #: Sends that don't return before their link ends.
         self._unsent: dict[DataLink, list[ServeKey]] = {}
+        self._serving = Serving(self.half.server)
         #: When the latest send of each open pull began.
         self._begun: dict[ServeKey, float] = {}
         #: Parts, and links, that the latest event had something said of, or to whom hello was.
@@ -94,14 +99,26 @@ class SimWorker:
         if not self.is_alive:
             return
         self.half.clock(self._world.now)
+        self._serving.begins()
         event()
         self._answered.clear()
         for effect in self.half.take_effects():
+            self._promise(lambda effect=effect: self._serving.does(effect))  # type: ignore[misc]
             if isinstance(effect, SendToPeer):
                 self._note_answer(effect)
+                self._manners.says(effect.address, effect.message)
             self._audit(effect)
             self._carry_out(effect)
+        self._promise(self._serving.ends)
+        if lacking := self._manners.lacking():
+            self.cluster.violated(f"{self.name} owes {lacking}")
         self._set_tick()
+
+    def _promise(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except InvariantViolation as found:
+            self.cluster.violated(f"{self.name}: {found}")
 
     def _note_answer(self, effect: SendToPeer) -> None:
         message = effect.message
@@ -121,18 +138,40 @@ class SimWorker:
         if is_readers != (self is link.owner) and not isinstance(message, Greeting):
             return  # nobody says this on that side
         name = link.name if self is link.owner else link.owner.address
-        self.do(lambda: self.half.from_peer(name, sender.node_id, sender.run, message))
+        self.do(lambda: self._hear(name, sender, message))
+        self._look_at_serves(name, sender, message)
         if isinstance(message, Open | Confirm) and not self._answered & {message.part, name}:
             self.cluster.violated(f"T14: {self.name} leaves {message} without an answer")
+
+    def _look_at_serves(
+        self, name: str, sender: "SimWorker", message: WorkerMessage | Greeting
+    ) -> None:
+        """What it has done about a message of a reader."""
+        serving, now, kept = self._serving, self._world.now, self.cluster.settings.verdict_s
+        match message:
+            case Confirm(part):
+                self._promise(lambda: serving.has_confirmed(name, sender.name, part, now, kept))
+            case Close(part):
+                key = (sender.node_id, sender.run, part)
+                self._promise(lambda: serving.is_over({key}))
+            case _:
+                pass
+
+    def _hear(self, name: str, sender: "SimWorker", message: WorkerMessage | Greeting) -> None:
+        self._manners.hears(name, message)
+        self.half.from_peer(name, sender.node_id, sender.run, message)
+        self._manners.has_heard(name, message)
 
     def lost(self, link: DataLink) -> None:
         """A link has ended, as far as this side knows."""
         self._world.note(self.name, "lost", link.name)
         if self is link.owner:
             self._accepted.pop(link.name, None)
+            open_here = self._serving.on_link(link.name)
             self.do(lambda: self.half.link_lost(link.name))
+            self._promise(lambda: self._serving.is_over(open_here))
             for key in self._unsent.pop(link, []):
-                self.do(partial(self.half.sent, key))
+                self._returned(key)
             return
         address = link.owner.address
         if self._dialled.get(address) is link:
@@ -157,9 +196,16 @@ class SimWorker:
             self._world.at(at, lambda: self._tick(at))
 
     def _tick(self, at: float) -> None:
-        if self._tick_at == at:
+        if self._tick_at == at and self.is_alive:
             self._tick_at = None
+            before = self.half.fetcher.parts
             self.do(self.half.tick)
+            self._promise(self._serving.has_ticked)
+            after = self.half.fetcher.parts
+            for part, (address, state) in before.items():
+                stalls = state is State.LANDING and after.get(part) != (address, state)
+                if stalls and address not in {*self._serving.cut, *self.half.contacts.refused}:
+                    self.cluster.violated(f"T16: {part} stalls, and {address} isn't cut")
 
     # -- effects -------------------------------------------------------------------------------
 
@@ -262,7 +308,7 @@ class SimWorker:
                 self.cluster.hold(60.0, lambda: self._sent(link, effect.key))
             else:
                 delay = self._world.between(0.0, 0.005)
-                self._world.after(delay, lambda: self.do(lambda: self.half.sent(effect.key)))
+                self._world.after(delay, lambda: self._returned(effect.key))
 
         if link is not None:
             self._audit_stall(link, effect.key)
@@ -288,7 +334,12 @@ class SimWorker:
         unsent = self._unsent.get(link, [])
         if key in unsent:
             unsent.remove(key)
-            self.do(lambda: self.half.sent(key))
+            self._returned(key)
+
+    def _returned(self, key: ServeKey) -> None:
+        """A send has returned, however it went."""
+        self._serving.returned(key)
+        self.do(lambda: self.half.sent(key))
 
     def land(
         self, link: DataLink, key: ServeKey, spans: TokenSpans, heads: Heads, values: list[int]

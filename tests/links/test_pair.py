@@ -187,3 +187,18 @@ def test_nobody_knows_the_owner() -> None:
             assert await decode.ask(PROMPT, 8, params) == [perfect(PROMPT, 8)]
 
     asyncio.run(main())
+
+
+def test_siblings_begin_together() -> None:
+    """They share what one of them has pulled, and none pulls the rest of a block again."""
+
+    async def main() -> None:
+        async with a_pair(min_pull_tokens=16) as (prefill, decode):
+            params = await prefill.prefill(PROMPT)
+            texts, job = await decode.ask_more(PROMPT, 4, params, n=16)
+            assert texts == 16 * [perfect(PROMPT, 4)]
+            assert job.num_remote_tokens == [len(PROMPT) - 1]
+            # One after the other it would be one more step for each.
+            assert decode.engine.scheduler.steps.open().number <= 12
+
+    asyncio.run(main())

@@ -13,6 +13,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 #: What findings depend on.
 SOURCES: Final = (
     *(f"kvdist/{floor}/**/*.py" for floor in ("cache", "connector", "sched", "sim")),
+    "tests/mutation/guards.py",
     "tests/mutation/protocol.py",
 )
 KEPT: Final = ROOT / ".protocol_mutants.jsonl"

@@ -25,6 +25,7 @@ from kvdist.connector.messages import (
 )
 from kvdist.connector.settings import Settings
 from kvdist.connector.tables.contact import State
+from kvdist.errors import InvariantViolation
 from kvdist.ids import Incarnation, LeaseId, NodeId
 from tests.halves import RUN, a_fingerprint, a_hello
 
@@ -57,6 +58,7 @@ class Side:
         self.contacts.run_seen(node, run)
         if self.contacts.hear(node, node, run, message):
             self.acted_on.append(message)
+        self.contacts.check()
 
     def take(self) -> list[Message]:
         taken = [message for message, _ in self.sent]
@@ -66,6 +68,7 @@ class Side:
     def later(self, seconds: float) -> None:
         self.contacts.now += seconds
         self.contacts.tick()
+        self.contacts.check()
 
 
 class Pair:
@@ -414,3 +417,34 @@ def _role_of(side: Side, node: NodeId) -> Any:
     contact = side.contacts[node]
     assert contact is not None and contact.hello is not None
     return contact.hello.role
+
+
+def test_what_a_contact_keeps_goes_with_its_state() -> None:
+    pair = Pair()
+    pair.p.contacts.say("d", RENEW)
+    pair.p.contacts.check()
+    pair.p.contacts.timers.cancel("d")
+    with pytest.raises(InvariantViolation, match="d is greeting"):
+        pair.p.contacts.check()
+
+    pair = Pair()
+    pair.p.contacts.say("d", RENEW)
+    pair.play()
+    assert pair.p.contacts.versions == {"d": VERSION}
+    assert pair.p.contacts.refused == []
+    contact = pair.p.contacts["d"]
+    assert contact is not None
+    contact.waiting[RENEW] = None
+    with pytest.raises(InvariantViolation, match="d is agreed"):
+        pair.p.contacts.check()
+
+    pair = Pair(d=OTHER)
+    pair.p.contacts.say("d", RENEW)
+    pair.play()
+    assert pair.p.contacts.versions == {}
+    assert pair.p.contacts.refused == ["d"]
+    contact = pair.p.contacts["d"]
+    assert contact is not None
+    contact.hello = pair.d.hello
+    with pytest.raises(InvariantViolation, match="d is refused"):
+        pair.p.contacts.check()

@@ -1,0 +1,45 @@
+"""Who speaks to a stranger is greeted, or told why not.
+
+Owns:   what a node, or a worker, owes to whom it has just heard.
+Knows nothing of: what messages are for, how they travel; a peer is whatever contacts call it.
+"""
+
+from kvdist.connector.contacts import Contacts
+from kvdist.connector.messages import Greeting, Hello, Message, Refused
+from kvdist.connector.tables.contact import State
+
+
+class Manners:
+    """Of one node or worker, in the midst of one event."""
+
+    def __init__(self, contacts: Contacts) -> None:
+        self._contacts = contacts
+        self._owed: dict[str, type[Greeting]] = {}
+
+    def hears(self, name: str, message: Message) -> None:
+        """It is about to act on that."""
+        if not isinstance(message, Hello | Refused) and not self._is(name, State.AGREED):
+            self._owed[name] = Refused if self._is(name, State.REFUSED) else Hello
+
+    def has_heard(self, name: str, message: Message) -> None:
+        """It has acted on it: a hello that it can't live with is answered with why."""
+        if isinstance(message, Hello) and self._is(name, State.REFUSED):
+            self._owed[name] = Refused
+
+    def owes_all(self, kind: type[Greeting]) -> None:
+        """Something has changed that all have to hear with whom it has agreed."""
+        self._owed |= dict.fromkeys(self._contacts.versions, kind)
+
+    def says(self, name: str, message: Message) -> None:
+        """What it says because of that."""
+        if isinstance(message, self._owed.get(name, ())):
+            del self._owed[name]
+
+    def lacking(self) -> str:
+        """When all was said: what it still owes; empty: nothing. The next event begins anew."""
+        owed, self._owed = self._owed, {}
+        return "; ".join(f"{kind.__name__} to {name}" for name, kind in owed.items())
+
+    def _is(self, name: str, state: State) -> bool:
+        contact = self._contacts[name]
+        return contact is not None and contact.machine.state is state
