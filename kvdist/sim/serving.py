@@ -7,15 +7,12 @@ Promise: a block is held while it is sent; one send of a pull at a time; what is
         answer (T4).
 """
 
-from collections.abc import Set
-
 from kvdist.connector.effects import CutLink, Escalate, SendBytes, SendToPeer, ServeKey, StopSending
 from kvdist.connector.messages import Confirmed, Denied, PartId
 from kvdist.connector.server import Server
 from kvdist.connector.tables.serve import State
 from kvdist.errors import InvariantViolation
 
-_OPEN = (State.OPEN, State.SENDING)
 _BUSY = (State.SENDING, State.ENDING)
 
 
@@ -78,12 +75,6 @@ class Serving:
         if going_on := ending - self._stopped - self._server.confirmed:
             raise InvariantViolation(f"nobody wants what is sent for {going_on}")
 
-    def is_over(self, keys: Set[ServeKey]) -> None:
-        """These were closed, or their link has ended."""
-        serves = self._server.pulls
-        if still := {key for key in keys if key in serves and serves[key][1] in _OPEN}:
-            raise InvariantViolation(f"nobody reads {still} any more")
-
     def has_ticked(self) -> None:
         """Time alone ends what is open only by a cut (T16)."""
         serves = self._server.pulls
@@ -101,7 +92,3 @@ class Serving:
             raise InvariantViolation(f"T4: {part} of {reader} has two verdicts")
         if now >= until:
             self._verdicts[reader, part] = said, now + kept
-
-    def on_link(self, name: str) -> set[ServeKey]:
-        """What is open on it."""
-        return {key for key, (address, _) in self._server.pulls.items() if address == name}

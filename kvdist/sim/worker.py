@@ -151,9 +151,6 @@ class SimWorker:
         match message:
             case Confirm(part):
                 self._promise(lambda: serving.has_confirmed(name, sender.name, part, now, kept))
-            case Close(part):
-                key = (sender.node_id, sender.run, part)
-                self._promise(lambda: serving.is_over({key}))
             case _:
                 pass
 
@@ -167,9 +164,7 @@ class SimWorker:
         self._world.note(self.name, "lost", link.name)
         if self is link.owner:
             self._accepted.pop(link.name, None)
-            open_here = self._serving.on_link(link.name)
             self.do(lambda: self.half.link_lost(link.name))
-            self._promise(lambda: self._serving.is_over(open_here))
             for key in self._unsent.pop(link, []):
                 self._returned(key)
             return
