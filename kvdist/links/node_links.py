@@ -61,6 +61,8 @@ class _Other:
     messages: list[SendToNode] = field(default_factory=list)
     asking: list[LocalLink] = field(default_factory=list)
     is_dialled: bool = False
+    #: Where nobody was reached the last time; for so long nothing is tried there.
+    failed: str | None = None
     try_at: float = 0.0
     back_off: float = _BACK_OFF_S[0]
 
@@ -175,9 +177,10 @@ class NodeLinks:
 
     def _may_dial(self, node: NodeId, other: _Other) -> bool:
         """True if it is dialled, from now on or already."""
-        if not other.is_dialled and time.monotonic() >= other.try_at:
+        if not other.is_dialled:
             address = self._members.control_address(node)
-            if address is not None:
+            is_new = address != other.failed  # it has come back elsewhere
+            if address is not None and (is_new or time.monotonic() >= other.try_at):
                 other.is_dialled = True
                 self._tasks.create_task(self._dial(node, other, address))
         return other.is_dialled
@@ -192,6 +195,7 @@ class NodeLinks:
         except (TransportError, RemoteProtocol, TimeoutError) as error:
             _log.info("no control link", peer=node, reason=str(error) or "nobody answers")
         other.is_dialled = False
+        other.failed = address if link is None else None
         if link is None:
             other.try_at = time.monotonic() + other.back_off
             other.back_off = min(2 * other.back_off, _BACK_OFF_S[1])
