@@ -116,7 +116,14 @@ def test_each_library_is_imported_by_its_own_files_alone() -> None:
                 if (library := name.partition(".")[0]) in importers:
                     importers[library].add(path.name)
     assert importers == {
-        "kvdist": {"library_kvdist.py", "engine_kvdist.py", "engine_worker.py", "engine.py"},
+        "kvdist": {
+            "library_kvdist.py",
+            "engine_kvdist.py",
+            "engine_worker.py",
+            "engine.py",
+            "pair_transfer.py",
+            "pair_worker.py",
+        },
         "vllm": {"library_vllm.py", "engine_vllm.py"},
         "torch": {"library_vllm.py", "engine_transformers.py"},
     }
