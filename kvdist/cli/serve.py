@@ -74,7 +74,7 @@ def serve(
         exchange.members,
         telling,
     )
-    trace = telling.open_trace()
+    trace = telling.open_trace(exchange.name)
     with nullcontext() if trace is None else closing(trace):
         asyncio.run(_serve(asked, None if trace is None else trace.note))
 

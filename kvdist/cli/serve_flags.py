@@ -165,7 +165,7 @@ class ExchangeFlags:
         if self.role is None:
             return None
         return ExchangeSettings(
-            node_id=self.node_id or f"{socket.gethostname()}-{os.getpid()}",
+            node_id=self.name,
             role=self.role,
             transport=self.transport,
             host=self.kv_host or host,
@@ -182,6 +182,11 @@ class ExchangeFlags:
                 min_pull_tokens=self.min_pull_tokens,
             ),
         )
+
+    @property
+    def name(self) -> str:
+        """Of this node, among others."""
+        return self.node_id or f"{socket.gethostname()}-{os.getpid()}"
 
     @property
     def members(self) -> Registration | StaticMembers:
@@ -201,7 +206,8 @@ class TellingFlags:
             "--trace-file",
             "--trace",
             envvar="KVDIST_TRACE_FILE",
-            help="All that happens to requests and blocks goes there; see kvdist trace.",
+            help="All that happens to requests and blocks goes there; %n: the node's name. See "
+            "kvdist trace.",
         ),
     ] = None
     trace_max_bytes: Annotated[
@@ -214,8 +220,9 @@ class TellingFlags:
         Literal["debug", "info", "warning", "error"], typer.Option(help="The least to be logged.")
     ] = "info"
 
-    def open_trace(self) -> TraceFile | None:
-        """None: nobody wants one."""
+    def open_trace(self, name: str) -> TraceFile | None:
+        """Of the node of that name; None: nobody wants one. Raises: OSError, ConfigError."""
         if self.trace_file is None:
             return None
-        return TraceFile(self.trace_file, self.trace_max_bytes)
+        path = Path(str(self.trace_file).replace("%n", name.replace("/", "-")))
+        return TraceFile(path, self.trace_max_bytes)

@@ -4,9 +4,12 @@ Owns:   the file, how large it gets, the clock.
 Knows nothing of: what events say.
 
 At its limit the file becomes FILE.1, in place of the one before, so both together are bounded. Each
-file begins with `began`, so that either can be read by itself.
+file begins with `began`, so that either can be read by itself. A file has one writer: two nodes'
+events in one could not be told apart.
 """
 
+import fcntl
+import io
 import logging
 import time
 from collections.abc import Callable
@@ -16,13 +19,15 @@ from pathlib import Path
 
 import msgspec
 
+from kvdist.errors import ConfigError
 from kvdist.trace.events import Began, Entry, Event
 
 _encode = msgspec.json.Encoder().encode
 
 
 class TraceFile:
-    """A sink for a recorder. Raises: OSError if the file can't be opened.
+    """A sink for a recorder. Raises: OSError if the file can't be opened; ConfigError if another
+    node writes it.
 
     A disk that is full costs lines, and a complaint on standard error, never a request.
     """
@@ -54,6 +59,20 @@ class _File(RotatingFileHandler):
     def write(self, line: str) -> None:
         """Add a line."""
         self.handle(logging.makeLogRecord({"msg": line}))
+
+    def _open(self) -> io.TextIOWrapper:
+        file = super()._open()
+        if not Path(self.baseFilename).is_file():
+            return file  # a device, a pipe
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise ConfigError(
+                f"another node writes its trace to {self.baseFilename}: give each its own; in a "
+                "name, %n is the node's"
+            ) from None
+        return file
 
     def doRollover(self) -> None:
         """Go on in a new file, which begins with the header."""

@@ -125,6 +125,17 @@ def test_trace_lines_of_two_requests_that_share_a_prefix(
     assert "a hit of 16 tokens here: blocks 1-4 of" in result.output
 
 
+def test_a_trace_file_with_the_name_of_its_node(
+    serve: Callable[..., Result], tmp_path: Path
+) -> None:
+    async def talk(node: Running) -> None:
+        await node.post(TEXT, {"prompt": "x" * 20, "max_tokens": 2})
+
+    flags = ["--trace-file", str(tmp_path / "%n.trace"), "--node-id", "rack/p0"]
+    serve(talk, *flags)
+    assert [file.name for file in tmp_path.iterdir()] == ["rack-p0.trace"]
+
+
 def test_a_worker_process_is_told_all_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = WorkerSettings(
         model="somewhere",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvdist.errors import ConfigError
 from kvdist.node.tracing import TraceFile
 from kvdist.trace.events import (
     Arrived,
@@ -53,6 +54,18 @@ def test_a_node_that_comes_back_goes_on_in_the_same_file(tmp_path: Path) -> None
         file.close()
     assert len(list(TraceFiles(tmp_path / "trace"))) == 4
     assert len(list(TraceFiles(tmp_path / "trace").run_of("a-1"))) == 2
+
+
+def test_two_nodes_do_not_write_one_file(tmp_path: Path) -> None:
+    one = TraceFile(tmp_path / "trace", 4096)
+    with pytest.raises(ConfigError, match="%n"):
+        TraceFile(tmp_path / "trace", 4096)
+    for number in range(200):
+        one.note(Arrived(f"a-{number}", 3, 9))
+    with pytest.raises(ConfigError, match="%n"):  # nor the one that it goes on in
+        TraceFile(tmp_path / "trace", 4096)
+    one.close()
+    TraceFile(tmp_path / "trace", 4096).close()
 
 
 def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
