@@ -27,7 +27,7 @@ from kvdist.node.worker_host import Progress
 from kvdist.node.worker_wire import Capacity
 from kvdist.sim.byte_memory import CELL_BYTES, ByteMemory
 from kvdist.sim.stub_runner import StubRunner
-from kvdist.worker.settings import WorkerSettings
+from kvdist.worker.settings import WorkerSettings, folder_of
 from transports.api import Region
 from transports.errors import TransportError
 
@@ -40,6 +40,12 @@ _log = structlog.get_logger(__name__)
 STUB: Final = "stub"
 #: Printable ASCII, the first of `Tokenizer.of_bytes`.
 _STUB_VOCABULARY: Final = 95
+
+
+def check_model(model: str) -> None:
+    """Before anything is begun. Raises: ConfigError for what can't be a model."""
+    if model != STUB:
+        folder_of(model)
 
 
 class _Allocator:

@@ -15,7 +15,7 @@ import structlog
 import typer
 
 from kvdist.cli.flags import grouped
-from kvdist.cli.runners import STUB, build_runner, defaults_of, speech_of, tokenizer_of
+from kvdist.cli.runners import STUB, build_runner, check_model, defaults_of, speech_of, tokenizer_of
 from kvdist.cli.screen import Screen
 from kvdist.cli.serve_flags import (
     ExchangeFlags,
@@ -39,6 +39,7 @@ from kvdist.node.server import serve as serve_node
 from kvdist.node.worker_process import WorkerProcess
 from kvdist.node.worker_wire import Capacity
 from kvdist.trace.recorder import Sink
+from kvdist.web.reserving import Reserved
 from kvdist.worker.settings import WorkerSettings
 
 _MODEL = (
@@ -65,6 +66,7 @@ def serve(
     Exit status 0 after that, 2 if it can't begin or its worker is lost.
     """
     logs.configure(telling.log_format, telling.log_level)
+    check_model(model)
     asked = _Asked(
         _node_settings(model, listening, scheduling),
         of_model.settings(model),
@@ -111,12 +113,16 @@ class _Asked:
 async def _serve(asked: _Asked, trace: Sink | None) -> None:
     async with AsyncExitStack() as stack:
         link = theirs = None
+        http = stack.enter_context(Reserved(asked.node.host, asked.node.port, "--port"))
         if asked.exchange is not None:
+            where = (asked.exchange.host, asked.exchange.control_port)
+            control = stack.enter_context(Reserved(*where, "--kv-port"))
             stack.callback(clear)  # what a worker that was killed has left
             link, theirs = await open_worker(asked.exchange)
         worker, capacity = await stack.enter_async_context(_worker(asked, theirs))
         exchange = None
         if asked.exchange is not None and link is not None:
+            control.release()
             neighbours = await stack.enter_async_context(open_neighbours(asked.exchange, link))
             config = build_config(asked.node, capacity)
             exchange = Exchange(asked.exchange, config, neighbours, asked.members)
@@ -125,7 +131,9 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
         node = asked.node
         if asked.reads_defaults:
             node = replace(node, defaults=defaults_of(capacity))
-        await serve_node(node, engine, tokenizer_of(capacity), speech_of(capacity), registration)
+        tokenizer, speech = tokenizer_of(capacity), speech_of(capacity)
+        http.release()
+        await serve_node(node, engine, tokenizer, speech, registration)
 
 
 @asynccontextmanager

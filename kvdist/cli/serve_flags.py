@@ -8,11 +8,12 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
 from kvdist.connector.settings import Settings
+from kvdist.errors import ConfigError
 from kvdist.links.members import StaticMembers, read_peers
 from kvdist.node.neighbours import ExchangeSettings
 from kvdist.node.registration import Registration
@@ -20,6 +21,8 @@ from kvdist.node.tracing import TraceFile
 from kvdist.worker.settings import WorkerSettings
 
 _DEFAULTS = Settings()
+#: Addresses that mean all of a machine's.
+_ANYWHERE: Final = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +167,14 @@ class ExchangeFlags:
         """None: it is a node by itself."""
         if self.role is None:
             return None
+        where = self.kv_host or host
+        if self.registry is not None and where in _ANYWHERE:
+            raise ConfigError(f"{where} is no address to come to: say it with --kv-host")
         return ExchangeSettings(
             node_id=self.name,
             role=self.role,
             transport=self.transport,
-            host=self.kv_host or host,
+            host=where,
             control_port=self.kv_port,
             token=None if self.cluster_token is None else self.cluster_token.encode(),
             hash_algorithm=hash_algorithm,
@@ -191,7 +197,11 @@ class ExchangeFlags:
     @property
     def members(self) -> Registration | StaticMembers:
         """Who knows the other nodes. Raises: ConfigError."""
+        if self.role is None and (self.registry is not None or self.peer):
+            raise ConfigError("--registry and --peer are for a node that has a --role")
         if self.registry is not None:
+            if self.peer:
+                raise ConfigError("--peer is for a node without a --registry, which knows all")
             return Registration(self.registry, self.registry_token)
         return StaticMembers(read_peers(self.peer or []))
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from kvdist.cli.runners import check_model
 from kvdist.cli.screen import Screen
 from kvdist.launch.cluster import Cluster, Ledgers
 from kvdist.launch.lines import Line
@@ -46,6 +47,7 @@ def up(
 
     Exit status 0 after that, 1 if a ledger isn't balanced, 2 if a process ends by itself.
     """
+    check_model(model)
     plan = Plan(
         model=model,
         num_prefill=prefill,

@@ -46,5 +46,7 @@ def read_peers(texts: Iterable[str]) -> dict[NodeId, str]:
             parse(address)
         except TransportError as error:
             raise ConfigError(str(error)) from error
+        if name in found:
+            raise ConfigError(f"two peers are called {name}")
         found[name] = address
     return found

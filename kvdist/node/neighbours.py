@@ -19,6 +19,7 @@ from kvdist.ids import Incarnation, NodeId, Rank
 from kvdist.links.faults import read_faults
 from kvdist.links.local_link import LocalLink
 from kvdist.links.local_wire import Begin
+from kvdist.web.membership import read_node_id
 from transports.api import Listener, Transport
 from transports.config import SessionConfig
 from transports.errors import TransportError
@@ -48,6 +49,7 @@ class ExchangeSettings:
     run: Incarnation = field(default_factory=lambda: Incarnation(time.time_ns() // 1_000_000))
 
     def __post_init__(self) -> None:
+        read_node_id(self.node_id)
         if self.faults:
             read_faults(self.faults)
         try:

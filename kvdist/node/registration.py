@@ -7,6 +7,7 @@ Source: `kvdist.web.membership` has the fields and the routes.
 
 import asyncio
 from collections.abc import Callable
+from urllib.parse import quote
 
 import structlog
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 
 from kvdist.errors import ConfigError
 from kvdist.ids import NodeId
-from kvdist.web.membership import BEAT_S, Member, Members
+from kvdist.web.membership import BEAT_S, Member, Members, read_url
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +30,8 @@ class Registration:
     """It is also `kvdist.links.members.Members`."""
 
     def __init__(self, registry: str, token: str | None = None) -> None:
-        self._nodes = f"{registry.rstrip('/')}/registry/nodes"
+        """Raises: ConfigError for an address that is none."""
+        self._nodes = f"{read_url(registry)}/registry/nodes"
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._members: dict[NodeId, Member] = {}
         self._is_heard = True
@@ -69,7 +71,8 @@ class Registration:
         try:
             async with asyncio.timeout(1):
                 await session.delete(
-                    f"{self._nodes}/{me.node_id}", params={"incarnation": str(me.incarnation)}
+                    f"{self._nodes}/{quote(me.node_id, safe='')}",
+                    params={"incarnation": str(me.incarnation)},
                 )
         except (ClientError, TimeoutError):
             pass  # it finds out by itself

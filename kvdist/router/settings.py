@@ -5,13 +5,12 @@ Knows nothing of: the command line.
 Units:  seconds, bytes, characters, by name.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
 from kvdist.errors import ConfigError
 from kvdist.ids import NodeId
-from kvdist.web.membership import API, NODE_ID, Role
+from kvdist.web.membership import Role, read_node_id, read_url
 
 #: What becomes of a request for which no prefill node can be had.
 WithoutPrefill: TypeAlias = Literal["compute", "fail"]
@@ -36,11 +35,15 @@ class StaticNode:
         """
         name, _, rest = text.partition("=")
         role, _, url = rest.partition(",")
-        url = url.rstrip("/")
-        if not re.match(NODE_ID, name) or role not in _ROLES or not re.match(API, url):
+        try:
+            if role not in _ROLES:
+                raise ConfigError(f"a role is one of {', '.join(_ROLES)}, and {role!r} isn't")
+            return cls(read_node_id(name), _ROLES[role], read_url(url))
+        except ConfigError as error:
             roles = "|".join(_ROLES)
-            raise ConfigError(f"a node is NAME={roles},http://HOST:PORT, and not {text!r}")
-        return cls(name, _ROLES[role], url)
+            raise ConfigError(
+                f"--node is NAME={roles},http://HOST:PORT, and not {text!r}: {error}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

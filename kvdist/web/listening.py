@@ -17,8 +17,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from kvdist.errors import ConfigError
 from kvdist.web.arrival import Arrival
+from kvdist.web.reserving import cannot_listen
 
 _log = structlog.get_logger(__name__)
 
@@ -87,7 +87,7 @@ async def listen(
     try:
         await _Site(runner, host, port, patience).start()
     except OSError as error:
-        raise ConfigError(f"can't listen at {host}:{port}: {error.strerror}") from error
+        raise cannot_listen(f"{host}:{port} (--port)", error) from error
 
 
 @contextmanager

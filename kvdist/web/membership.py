@@ -8,9 +8,14 @@ Knows nothing of: who keeps them.
     409    a later incarnation of this node is there: the one who asked has to end (T21)
 """
 
+import re
 from typing import Annotated, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from kvdist.errors import ConfigError
+from kvdist.ids import NodeId
 
 #: So often a node says that it is there.
 BEAT_S: Final = 2.0
@@ -19,7 +24,8 @@ EXPIRES_S: Final = 6.0
 #: Nodes of one registry.
 MAX_MEMBERS: Final = 1024
 
-NODE_ID: Final = r"^[A-Za-z0-9_.:-]{1,128}$"
+#: It stands in paths, where names of dots alone mean something else.
+NODE_ID: Final = r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,127}$"
 #: Where a node serves clients.
 API: Final = r"^https?://[^\s/?#@]{1,255}$"
 
@@ -52,3 +58,30 @@ class Members(BaseModel):
     members: Annotated[list[Member], Field(max_length=MAX_MEMBERS)]
     #: A node that says nothing for so long is gone.
     expires_s: Annotated[float, Field(gt=0, le=3600)]
+
+
+def read_node_id(text: str) -> NodeId:
+    """What a node may be called. Raises: ConfigError."""
+    if not re.fullmatch(NODE_ID, text):
+        raise ConfigError(
+            f"a node's name is at most 128 letters, digits and any of _ . : - (these three not "
+            f"first), and {text!r} isn't"
+        )
+    return NodeId(text)
+
+
+def read_url(text: str) -> str:
+    """Of a router or a node: http://HOST:PORT, without a path. Raises: ConfigError.
+
+    >>> read_url("http://10.0.0.7:8000/")
+    'http://10.0.0.7:8000'
+    """
+    url = text.rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_good = bool(re.fullmatch(API, url) and parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        is_good = False
+    if not is_good:
+        raise ConfigError(f"an address is http://HOST:PORT, and {text!r} isn't")
+    return url

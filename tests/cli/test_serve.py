@@ -1,5 +1,6 @@
 """`kvdist serve`: what each flag does, seen through the API; how the process ends."""
 
+import asyncio
 import json
 import os
 import re
@@ -291,6 +292,14 @@ def test_a_node_that_is_killed_leaves_no_worker() -> None:
         (["stub", "--port", "70000"], "port"),
         (["stub", "--host", "no.such.host.invalid"], "no.such.host.invalid"),
         (["stub", "--prefix-caching-hash-algo", "md5"], "md5"),
+        (["stub", "--registry", "http://127.0.0.1:1"], "--role"),
+        (["stub", "--role", "both", "--registry", "nonsense"], "'nonsense'"),
+        (["stub", "--role", "both", "--registry", "http://h:99999"], "99999"),
+        (["stub", "--role", "both", "--registry", "http://h:1", "--peer", "p=tcp://h:1"], "--peer"),
+        (["stub", "--role", "both", "--registry", "http://h:1", "--host", "::"], "--kv-host"),
+        (["stub", "--role", "both", "--node-id", "a/b"], "'a/b'"),
+        (["stub", "--role", "both", "--node-id", ".."], "'..'"),
+        (["stub", "--role", "both", "--node-id", "p0\n"], "p0"),
     ],
 )
 def test_it_can_not_begin(arguments: list[str], word: str) -> None:
@@ -300,10 +309,27 @@ def test_it_can_not_begin(arguments: list[str], word: str) -> None:
     assert word in " ".join(result.stderr.split()).lower()
 
 
-def test_an_address_that_is_taken() -> None:
+@pytest.mark.parametrize("flag", ["--port", "--kv-port"])
+def test_an_address_that_is_taken_is_noticed_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    monkeypatch.setattr(command, "build_runner", lambda *_: pytest.fail("it is loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        arguments = ["serve", "stub", "--port", port, "--distributed-executor-backend", "uni"]
-        result = CliRunner().invoke(app, arguments)
+        flags = ["--port", "0", flag, port, "--role", "both"]
+        backend = ["--distributed-executor-backend", "uni", "--log-level", "error"]
+        result = CliRunner().invoke(app, ["serve", "stub", *flags, *backend])
     assert result.exit_code == 2
-    assert f"127.0.0.1:{port}" in result.stderr
+    said = " ".join(result.stderr.split())
+    assert said == f"kvdist: can't listen at 127.0.0.1:{port} ({flag}): Address already in use"
+
+
+@pytest.mark.parametrize("command_name", ["serve", "up"])
+def test_a_model_that_is_nowhere_is_noticed_before_anything_is_begun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command_name: str
+) -> None:
+    monkeypatch.setattr(asyncio, "run", lambda *_: pytest.fail("it has begun"))
+    for name, why in (("/nosuch", "no folder"), (str(tmp_path), "no config.json")):
+        result = CliRunner().invoke(app, [command_name, name])
+        said = " ".join(result.stderr.split())
+        assert result.exit_code == 2 and name in said and why in said

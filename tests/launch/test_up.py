@@ -23,7 +23,7 @@ class Up:
     """The command, as a process; its log is read all the time."""
 
     def __init__(self, flags: tuple[str, ...]) -> None:
-        command = [sys.executable, str(FAKE), "up", "tiny", "--port=0", *flags]
+        command = [sys.executable, str(FAKE), "up", "stub", "--port=0", *flags]
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
