@@ -6,7 +6,9 @@ Units:  seconds, bytes.
 
 A pull begins when the reader's worker is told to fetch, and ends when its node hears that the bytes
 are confirmed: a socket, open, the bytes, confirm, a socket. Raw is what `transport_peer` needs for
-the same scattered blocks. Both take turns, so that a change of the machine's mood meets both.
+the same scattered blocks, into a region as well where there are any: memory that can be handed over
+has small pages, so that filling it takes longer. Both take turns, so that a change of the machine's
+mood meets both.
 """
 
 import asyncio
@@ -215,5 +217,5 @@ def _raw(transport: str, pattern: Pattern) -> Iterator[Worker]:
     ):
         reader.read()
         fields = [pattern.name, pattern.blocks, pattern.block_bytes]
-        reader.ask({"job": "pattern", "pattern": fields})
+        reader.ask({"job": "pattern", "pattern": fields, "into": "region"})
         yield reader

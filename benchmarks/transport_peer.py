@@ -59,10 +59,11 @@ async def read(address: str, main_thread: MainThread) -> None:
     transport = make_transport(address, config("reader"))
     async with transport.open():
         link = await transport.connect(address)
-        reader = Reader(link, Meter(main_thread))
+        reader = Reader(transport, link, Meter(main_thread))
         say(_about_ucx(link) if transport.scheme == "ucx" else {"settings": {}})
         while line := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
             say(await reader.do(json.loads(line)))
+        reader.let_go()
         await link.close()
 
 

@@ -18,17 +18,21 @@ from benchmarks import patterns
 from benchmarks.meter import Meter, first_in_line
 from benchmarks.patterns import Pattern
 from benchmarks.transport_calls import Kind, call
-from transports.api import Link, Span
+from transports.api import Link, Region, Span, Transport
 
 
 class Reader:
     """Does the jobs that the benchmark asks for, over one link."""
 
-    def __init__(self, link: Link, meter: Meter) -> None:
+    def __init__(self, transport: Transport, link: Link, meter: Meter) -> None:
+        self._transport = transport
         self._link = link
         self._meter = meter
         self._pattern = Pattern("none", 0, 0)
+        #: Of the peer's memory.
         self._region: int | None = None
+        #: What the blocks arrive in, where that is to be memory that could be handed over itself.
+        self._ours: Region | None = None
         self._blocks: list[memoryview] = []
         #: Where the blocks go, and where in the peer's region they come from.
         self._targets: list[memoryview] = []
@@ -41,7 +45,7 @@ class Reader:
         """One job. Raises: WrongBytesError, and what the link raises."""
         match job["job"]:
             case "pattern":
-                return await self._take(Pattern(*job["pattern"]))
+                return await self._take(Pattern(*job["pattern"]), job.get("into", "memory"))
             case "copy":
                 return await asyncio.to_thread(self._copy)
             case "move":
@@ -53,10 +57,15 @@ class Reader:
             case other:
                 raise AssertionError(f"no such job: {other}")
 
-    async def _take(self, pattern: Pattern) -> dict[str, Any]:
-        """New pools take the place of the last ones; says which verbs there are."""
+    async def _take(self, pattern: Pattern, into: str) -> dict[str, Any]:
+        """New pools take the place of the last ones; says which verbs there are.
+
+        Blocks arrive in `memory` of this process alone, or in a `region`, as a node's do.
+        """
         self._pattern = pattern
-        self._copies = {}
+        self.let_go()
+        if into == "region" and self._link.capabilities.one_sided_reads:
+            self._ours = self._transport.allocate(pattern.pool_bytes)
         fields = [pattern.name, pattern.blocks, pattern.block_bytes]
         self._region = (await call(self._link, "pattern", pattern=fields))["region"]
         await asyncio.to_thread(self._make)
@@ -64,7 +73,8 @@ class Reader:
 
     def _make(self) -> None:
         pattern = self._pattern
-        pool, other = (patterns.memory(pattern.pool_bytes) for _ in range(2))
+        other = patterns.memory(pattern.pool_bytes)
+        pool = patterns.memory(pattern.pool_bytes) if self._ours is None else self._ours.view
         self._blocks, others = patterns.cut(pool, pattern), patterns.cut(other, pattern)
         patterns.fill(others, pattern)
         patterns.clear(self._blocks, pattern)
@@ -73,6 +83,14 @@ class Reader:
         size = pattern.block_bytes
         self._spans = [Span(number * size, size) for number in pattern.sources()]
         self._copies = _copies(self._sources, self._targets)
+
+    def let_go(self) -> None:
+        """Of all memory."""
+        self._copies = {}
+        self._blocks, self._targets, self._sources = [], [], []
+        if self._ours is not None:
+            self._ours.close()
+            self._ours = None
 
     # -- moving --------------------------------------------------------------------------------
 
