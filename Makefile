@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle models mutants protocol spin chaos bench clean
+.PHONY: help setup demo test fast lint fmt oracle models pairs mutants protocol spin chaos bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -40,6 +40,9 @@ oracle: setup ## replay the traces recorded from vLLM, and compare every field
 
 models: setup ## the worker beside transformers: every family, every chunk size, real weights
 	@$(BIN)/python -m pytest tests/worker -m slow
+
+pairs: setup ## pairs beside transformers: every family, every transport; FLAGS="--model llama --prompts 20"
+	@$(BIN)/python -m tests.pairs $(FLAGS)
 
 mutants: setup ## plant bugs in the block manager; each must fail some test
 	@$(BIN)/python -m pytest tests/mutation -m slow

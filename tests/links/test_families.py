@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from transformers.utils.logging import disable_progress_bar
 
 from tests.links.pairs import TRANSPORTS, Node, a_job, a_pair
-from tests.worker.tiny import FAMILIES, Comparison, continuation, network, stream
+from tests.pairs.models import folder_of
+from tests.worker.tiny import FAMILIES, Comparison, continuation, stream
 
 NUM_TOKENS = 10
 #: Shorter than a block, at its end, behind it, longer than a window.
@@ -17,14 +17,6 @@ LENGTHS = (5, 16, 17, 40, 70)
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
-
-
-def folder_of(family: str, folders: Path) -> Path:
-    folder = folders / family
-    if not folder.exists():
-        disable_progress_bar()  # it leaves a thread behind
-        network(family).save_pretrained(folder)
-    return folder
 
 
 async def one(

@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any, Final
 
 import pytest
-import torch
 from transformers import AutoTokenizer
 
 from kvdist import check
@@ -13,7 +12,7 @@ from kvdist.worker.default_model import default_model
 from kvdist.worker.model import Model, load
 from tests.worker.serving import Engine
 from tests.worker.test_greedy import prompts, serve
-from tests.worker.tiny import FAMILIES, Comparison, Continuation, network, stream
+from tests.worker.tiny import FAMILIES, Comparison, Continuation, generated, network, stream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -84,20 +83,10 @@ def chat(text: str) -> tuple[int, ...]:
 def expected(text: str) -> Continuation:
     network = smollm2()[0].network
     network.set_attn_implementation("sdpa")
-    prompt = torch.tensor([chat(text)])
-    made = network.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=NUM_TOKENS,
-        do_sample=False,
-        eos_token_id=None,
-        output_logits=True,
-        return_dict_in_generate=True,
-    )
-    network.set_attn_implementation("kvdist")
-    best = [logits[0].topk(2).values for logits in made.logits]
-    margins = tuple(float(first - second) for first, second in best)
-    return Continuation(tuple(made.sequences[0, prompt.shape[1] :].tolist()), margins)
+    try:
+        return generated(network, chat(text), NUM_TOKENS)
+    finally:
+        network.set_attn_implementation("kvdist")
 
 
 @pytest.mark.parametrize(

@@ -153,17 +153,23 @@ def continuation(family: str, prompt: tuple[int, ...], num_tokens: int) -> Conti
     before = model.config._attn_implementation
     model.set_attn_implementation(FAMILIES[family].attention)
     try:
-        made = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=num_tokens,
-            do_sample=False,
-            eos_token_id=None,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
+        return generated(model, prompt, num_tokens)
     finally:
         model.set_attn_implementation(before)
+
+
+def generated(model: Any, prompt: tuple[int, ...], num_tokens: int) -> Continuation:
+    """By `generate`, as the model is."""
+    tokens = torch.tensor([prompt])
+    made = model.generate(
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        max_new_tokens=num_tokens,
+        do_sample=False,
+        eos_token_id=None,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
     best = [logits[0].topk(2).values for logits in made.logits]
     return Continuation(
         tuple(made.sequences[0, len(prompt) :].tolist()),
