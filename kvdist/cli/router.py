@@ -53,6 +53,14 @@ def router(
     max_tries: Annotated[
         int, typer.Option(min=1, help="Nodes of each role that are tried for one request.")
     ] = 3,
+    answer_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            help="Seconds until an answer begins, all tries together, and until each event of a "
+            "stream; then 503, or an error event.",
+        ),
+    ] = 600.0,
     allow_kv_transfer_params: Annotated[
         bool, typer.Option(help="Pass on the kv_transfer_params that clients send.")
     ] = False,
@@ -88,6 +96,7 @@ def router(
         without_prefill=without_prefill,
         min_prefill_chars=min_prefill_chars,
         max_tries=max_tries,
+        answer_s=answer_timeout,
         allow_kv_transfer_params=allow_kv_transfer_params,
         max_body_bytes=max_body_bytes,
         drain_s=shutdown_timeout,

@@ -7,10 +7,11 @@ Source: `kvdist.web.membership` has the fields and the routes.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 from urllib.parse import quote
 
 import structlog
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from pydantic import ValidationError
 
 from kvdist.errors import ConfigError
@@ -19,6 +20,7 @@ from kvdist.web.membership import BEAT_S, Member, Members, read_url
 
 _log = structlog.get_logger(__name__)
 
+_MAX_ANSWER: Final = 8 << 20
 _TIMEOUT = ClientTimeout(total=2 * BEAT_S)
 
 
@@ -58,7 +60,7 @@ class Registration:
                 if answer.status == 409:
                     raise Replaced(f"a later run of {me.node_id} is there")
                 answer.raise_for_status()
-                members = Members.model_validate_json(await answer.read())
+                members = Members.model_validate_json(await _read(answer))
         except (ClientError, TimeoutError, ValidationError) as error:
             if self._is_heard:
                 _log.warning("registry doesn't answer", registry=self._nodes, reason=str(error))
@@ -76,3 +78,12 @@ class Registration:
                 )
         except (ClientError, TimeoutError):
             pass  # it finds out by itself
+
+
+async def _read(answer: ClientResponse) -> bytes:
+    """All of it; of more than any registry says, so much that it can't be read."""
+    pieces, room = [], _MAX_ANSWER
+    while room > 0 and (piece := await answer.content.read(room)):
+        pieces.append(piece)
+        room -= len(piece)
+    return b"".join(pieces)

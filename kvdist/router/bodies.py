@@ -36,7 +36,7 @@ class Asked:
     def read(cls, data: bytes, *, allow_params: bool) -> Self:
         """From what a client sent. Raises: InvalidRequest."""
         try:
-            body = json.loads(data)
+            body = json.loads(data.decode())  # as nodes read it: in UTF-8 alone
         except (ValueError, RecursionError) as error:
             raise InvalidRequest(f"the body is not JSON: {error}") from None
         if not isinstance(body, dict):
@@ -106,11 +106,15 @@ def _is_tokens(prompt: list[Any]) -> bool:
 
 
 def _chars_of(prompt: object) -> int:
+    if not isinstance(prompt, list) or _is_tokens(prompt):
+        return _chars_of_one(prompt)
+    return sum(map(_chars_of_one, prompt))
+
+
+def _chars_of_one(prompt: object) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    if not isinstance(prompt, list):
-        return 0
-    return _CHARS_A_TOKEN * len(prompt) if _is_tokens(prompt) else sum(map(_chars_of, prompt))
+    return _CHARS_A_TOKEN * len(prompt) if isinstance(prompt, list) else 0
 
 
 def _chars_of_message(message: object) -> int:

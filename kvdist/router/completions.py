@@ -14,8 +14,8 @@ from kvdist.errors import KvdistError, NodeFailed, Unavailable
 from kvdist.router.bodies import Asked
 from kvdist.router.exchange import Cluster, Exchange
 from kvdist.router.relay import Relay
-from kvdist.router.scope import Scope
-from kvdist.web.reading import REQUEST_ID, status_of
+from kvdist.router.scope import Clock, Scope
+from kvdist.web.reading import REQUEST_ID, read_bytes, status_of
 
 
 class Completions:
@@ -49,13 +49,16 @@ class Completions:
             raise Unavailable("the router is draining")
         cluster = self._cluster
         asked = Asked.read(
-            await request.read(), allow_params=cluster.settings.allow_kv_transfer_params
+            await read_bytes(request), allow_params=cluster.settings.allow_kv_transfer_params
         )
-        relay = Relay(request, asked, cluster.metrics)
         exchange = Exchange(cluster, asked, request.path, passed_on(request))
+        patience_s = cluster.settings.answer_s
+        scope = Scope()
+        clock = Clock(scope, patience_s, lambda: NodeFailed(f"no answer for {patience_s:g} s"))
+        relay = Relay(request, asked, cluster.metrics, clock.wind)
         try:
-            async with Scope() as scope:
-                with self._counted(scope):
+            async with scope:
+                with self._counted(scope), clock:
                     return await exchange.run(relay)
         except KvdistError as error:
             if relay.has_begun:

@@ -6,11 +6,13 @@ Knows nothing of: how requests are answered.
 
 import asyncio
 import ipaddress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
 import kvdist
-from kvdist.errors import InvalidRequest, Unavailable, UnknownModel
+from kvdist.errors import InvalidRequest, NodeFailed, Unavailable, UnknownModel
 from kvdist.router.bodies import Asked, Json
 from kvdist.router.completions import Completions, passed_on
 from kvdist.router.exchange import Cluster
@@ -19,9 +21,11 @@ from kvdist.router.registry import Registry
 from kvdist.router.relay import as_it_is, read_answer
 from kvdist.web.membership import EXPIRES_S, Member, Members
 from kvdist.web.middleware import OPEN, keyed, named, shaped, shows
-from kvdist.web.reading import read_body
+from kvdist.web.reading import read_body, read_bytes
 
 _REGISTRY = "/registry/nodes"
+#: To tell models, or tokens of a text.
+SMALL_S = 30.0
 
 
 class Api:
@@ -82,7 +86,10 @@ class Api:
         if not asked:
             raise Unavailable("no node takes requests now")
         for node in asked.values():
-            async with self._cluster.upstream.get(node, "/v1/models", passed_on(request)) as reply:
+            async with (
+                _in_time(node),
+                self._cluster.upstream.get(node, "/v1/models", passed_on(request)) as reply,
+            ):
                 data = read_answer(await reply.whole()).get("data")
             for model in data if isinstance(data, list) else ():
                 if isinstance(model, dict) and isinstance(model.get("id"), str):
@@ -90,12 +97,15 @@ class Api:
         return found
 
     async def _pass_on(self, request: web.Request) -> web.Response:
-        asked = Asked.read(await request.read(), allow_params=False)
+        asked = Asked.read(await read_bytes(request), allow_params=False)
         if (node := self._cluster.nodes.any_of(asked.model)) is None:
             raise Unavailable("no node takes requests now")
-        async with self._cluster.upstream.post(
-            node, request.path, asked.body, passed_on(request)
-        ) as reply:
+        async with (
+            _in_time(node),
+            self._cluster.upstream.post(
+                node, request.path, asked.body, passed_on(request)
+            ) as reply,
+        ):
             return as_it_is(reply, await reply.whole())
 
     # -- of its own ----------------------------------------------------------------------------
@@ -159,6 +169,16 @@ class Api:
                 )
         elif not shows(request, self._token):
             raise web.HTTPUnauthorized(text="the registry token is missing or wrong")
+
+
+@asynccontextmanager
+async def _in_time(node: Node) -> AsyncIterator[None]:
+    """For what needs no computing."""
+    try:
+        async with asyncio.timeout(SMALL_S):
+            yield
+    except TimeoutError:
+        raise NodeFailed(f"{node} hasn't answered in {SMALL_S:g} s") from None
 
 
 def _is_open(path: str) -> bool:

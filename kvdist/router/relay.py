@@ -30,10 +30,13 @@ Had = Callable[[], Found | None]
 
 
 class Relay:
-    """Of one request."""
+    """Of one request; `hear` is called whenever a node has said something whole."""
 
-    def __init__(self, request: web.Request, asked: Asked, metrics: Metrics) -> None:
+    def __init__(
+        self, request: web.Request, asked: Asked, metrics: Metrics, hear: Callable[[], None]
+    ) -> None:
         self._request, self._asked, self._metrics = request, asked, metrics
+        self._hear = hear
         self._began_s = time.monotonic()
         self._stream: web.StreamResponse | None = None
 
@@ -76,6 +79,7 @@ class Relay:
 
     async def _write(self, data: bytes) -> None:
         if data:
+            self._hear()
             await (await self._begun()).write(data)
 
     async def _begun(self) -> web.StreamResponse:

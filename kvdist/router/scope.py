@@ -1,10 +1,11 @@
-"""A block of code that somebody else can end.
+"""A block of code that somebody else can end, or a clock.
 
 Owns:   nothing.
 Knows nothing of: what the block does.
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -49,3 +50,26 @@ class Scope:
             if self._error is None:
                 raise
             raise self._error from None
+
+
+class Clock:
+    """`with`: when its time is over, `scope` is cut with what `error` makes."""
+
+    def __init__(self, scope: Scope, seconds: float, error: Callable[[], Exception]) -> None:
+        self._scope, self._seconds, self._error = scope, seconds, error
+
+    def wind(self) -> None:
+        """All of its time is there again."""
+        self._timer.cancel()
+        self._start()
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, lambda: self._scope.cut(self._error()))
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()

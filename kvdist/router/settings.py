@@ -63,6 +63,8 @@ class RouterSettings:
     min_prefill_chars: int = 64
     #: Nodes of each role that are tried for one request.
     max_tries: int = 3
+    #: Until the status of an answer, all tries together, and until each event of a stream.
+    answer_s: float = 600.0
     allow_kv_transfer_params: bool = False
     max_body_bytes: int = 32 << 20
     #: What is left then of a router that drains ends with an error.

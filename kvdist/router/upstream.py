@@ -6,6 +6,8 @@ Knows nothing of: what is asked.
 What a node says is passed on; that it doesn't say anything, or that it is busy, is `NodeFailed`.
 """
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
@@ -13,7 +15,7 @@ from typing import Final
 
 import aiohttp
 
-from kvdist.errors import NodeBusy, NodeFailed
+from kvdist.errors import InvalidRequest, NodeBusy, NodeFailed
 from kvdist.router.bodies import Json
 from kvdist.router.nodes import Node
 
@@ -22,6 +24,8 @@ _BUSY: Final = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 _UNREACHED: Final = {HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT}
 _MAX_ANSWER: Final = 64 << 20
 _CONNECT_S: Final = 5.0
+#: Nodes begin an answer that isn't streamed when they have all of it.
+WHOLE_S = 60.0
 
 
 class Reply:
@@ -34,7 +38,14 @@ class Reply:
         self.is_stream = response.content_type == "text/event-stream"
 
     async def whole(self) -> bytes:
-        """All of it. Raises: NodeFailed."""
+        """All of it, which has to be there soon after its head. Raises: NodeFailed."""
+        try:
+            async with asyncio.timeout(WHOLE_S):
+                return await self._whole()
+        except TimeoutError:
+            raise NodeFailed(f"{self._node}: its answer wasn't there in {WHOLE_S:g} s") from None
+
+    async def _whole(self) -> bytes:
         pieces, size = [], 0
         async for piece in self.pieces():
             pieces.append(piece)
@@ -85,9 +96,12 @@ class Upstream:
         self, method: str, node: Node, path: str, headers: Mapping[str, str], body: Json | None
     ) -> AsyncIterator[Reply]:
         async with node.asked():
+            data = None if body is None else as_json(body)
+            if data is not None:
+                headers = {**headers, "Content-Type": "application/json"}
             with _mapped(node):
                 response = await self._session.request(
-                    method, node.url + path, json=body, headers=headers, allow_redirects=False
+                    method, node.url + path, data=data, headers=headers, allow_redirects=False
                 )
             try:
                 yield Reply(node, response)
@@ -103,6 +117,14 @@ def new_session() -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Accept-Encoding": "identity"},
     )
+
+
+def as_json(body: Json) -> bytes:
+    """As it is sent. Raises: InvalidRequest for lists in lists that can only just be read."""
+    try:
+        return json.dumps(body).encode()
+    except RecursionError:
+        raise InvalidRequest("the body is too deep") from None
 
 
 @contextmanager

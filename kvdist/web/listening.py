@@ -34,6 +34,8 @@ class Patience:
     head_s: float = 20.0
     #: Between two requests, the head of the next one included.
     idle_s: float = 75.0
+    #: To read anything of an answer that is being sent.
+    unread_s: float = 60.0
     #: To read the rest of their answers when the process ends.
     last_words_s: float = 5.0
 
@@ -73,7 +75,7 @@ class _Site(web.BaseSite):
         server = self._runner.server
         assert server is not None
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: Arrival(server(), self._patience.head_s),
+            lambda: Arrival(server(), self._patience.head_s, self._patience.unread_s),
             self._host,
             self._port,
             backlog=self._backlog,

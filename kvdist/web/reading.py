@@ -51,10 +51,15 @@ class BadField(InvalidRequest):
         self.param = param
 
 
+async def read_bytes(request: web.Request) -> bytes:
+    """The body. Raises: HTTPRequestEntityTooLarge; HTTPRequestTimeout."""
+    async with _in_time():
+        return await request.read()
+
+
 async def read_body(request: web.Request, kind: type[_Body]) -> _Body:
     """The body as `kind`. Raises: BadField; HTTPRequestEntityTooLarge; HTTPRequestTimeout."""
-    async with _in_time():
-        data = await request.read()
+    data = await read_bytes(request)
     return _checked(lambda: kind.model_validate_json(data))
 
 

@@ -55,6 +55,7 @@ def test_nothing_said(told: list[RouterSettings]) -> None:
         ("--without-prefill fail", {"without_prefill": "fail"}),
         ("--min-prefill-chars 7", {"min_prefill_chars": 7}),
         ("--max-tries 9", {"max_tries": 9}),
+        ("--answer-timeout 2.5", {"answer_s": 2.5}),
         ("--allow-kv-transfer-params", {"allow_kv_transfer_params": True}),
         ("--max-body-bytes 5", {"max_body_bytes": 5}),
         ("--api-key k", {"api_key": "k"}),

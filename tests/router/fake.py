@@ -42,6 +42,8 @@ class FakeNode:
     ticket: Json | None = field(default_factory=lambda: {"kvdist": {"lease": "aa" * 16}})
     #: A stream is cut after so many pieces.
     cut_after: int | None = None
+    #: Between the pieces of a stream.
+    pause_s: float = 0.0
     #: A stream ends with an error event after so many pieces.
     fails_after: int | None = None
 
@@ -121,6 +123,7 @@ class FakeNode:
                 response, {"choices": [{"text": piece}], "kv_transfer_params": {"secret": 1}}
             )
             await self.go_on.wait()
+            await asyncio.sleep(self.pause_s)
         if (body.get("stream_options") or {}).get("include_usage"):
             await self._event(response, {"choices": [], "usage": self._usage()})
         await response.write(b"data: [DONE]\n\n")

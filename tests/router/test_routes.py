@@ -1,6 +1,7 @@
 """The router's own routes: models, health, the registry over HTTP, what every answer has."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ from openai import AsyncOpenAI
 from structlog.testing import capture_logs
 
 import kvdist
+from kvdist.errors import InvalidRequest
+from kvdist.router.upstream import as_json
 from tests.router.fake import LONG, FakeNode, Json, Running, pair, running
 
 Talk = Callable[[Running], Awaitable[None]]
@@ -192,3 +195,33 @@ def test_what_is_counted_of_nodes() -> None:
             assert await router.number(f"node_requests{labels}") == 0
 
     asyncio.run(main())
+
+
+# -- bodies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+@pytest.mark.parametrize("coding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_json_that_is_not_utf_8_is_none_here_as_at_nodes(path: str, coding: str) -> None:
+    async def conversation(router: Running) -> None:
+        body = json.dumps({"prompt": LONG}).encode(coding)
+        async with router.http.post(path, data=body) as response:
+            error = (await response.json())["error"]
+        assert (response.status, error["type"]) == (400, "invalid_request_error")
+
+    talk(conversation)
+
+
+def test_lists_in_lists_in_lists() -> None:
+    async def main() -> None:
+        async with running(*pair()) as router:
+            body = b'{"prompt": ' + b"[" * 400 + b"]" * 400 + b"}"
+            async with router.http.post("/v1/completions", data=body) as response:
+                assert response.status == 200  # whether that is a prompt is a node's to say
+
+    asyncio.run(main())
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(InvalidRequest, match="too deep"):
+        as_json({"prompt": deep})

@@ -1,6 +1,8 @@
 """Clients that take their time: heads, bodies and pauses that come to an end by themselves."""
 
 import asyncio
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +17,8 @@ from kvdist.web.arrival import Arrival
 from kvdist.web.listening import Patience, face, listen
 from kvdist.web.middleware import named, shaped
 
-SHORT = Patience(head_s=0.2, idle_s=0.4)
+SHORT = Patience(head_s=0.2, idle_s=0.4, unread_s=0.3)
+ENDED = threading.Event()
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n"
 
@@ -37,11 +40,22 @@ async def reads(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def endless(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    try:
+        while True:
+            await response.write(bytes(1 << 20))
+    except (asyncio.CancelledError, ConnectionError):
+        ENDED.set()
+        raise
+
+
 @asynccontextmanager
 async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a process that has little patience."""
     app = web.Application(middlewares=[named, shaped])
-    app.add_routes([web.get("/", slow), web.post("/", reads)])
+    app.add_routes([web.get("/", slow), web.post("/", reads), web.get("/endless", endless)])
     runner = face(app, SHORT)
     await runner.setup()
     await listen(runner, "127.0.0.1", 0, SHORT)
@@ -151,8 +165,19 @@ def test_a_head_that_is_too_large(more: bytes) -> None:
     run(talk)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's own patience is longer")
+def test_a_client_that_reads_nothing_of_its_answer() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GET.replace(b"/ ", b"/endless ", 1))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        assert await asyncio.to_thread(ENDED.wait, 15)
+
+    run(talk)
+
+
 class _Transport(asyncio.Transport):
     def __init__(self) -> None:
+        super().__init__()
         self.is_aborted = False
         self.protocols: list[asyncio.BaseProtocol] = []
 
