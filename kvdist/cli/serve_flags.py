@@ -160,7 +160,7 @@ class ExchangeFlags:
         bool, typer.Option(help="Check K/V that come against a checksum of their owner's.")
     ] = False
     kv_faults: Annotated[
-        str, typer.Option(help="SEED:KIND=RATE,...: let K/V's links go wrong on purpose.")
+        str, typer.Option(help="SEED:KIND=RATE,... or SEED:kill@MARK=N: go wrong on purpose.")
     ] = ""
 
     def settings(self, host: str, hash_algorithm: str) -> ExchangeSettings | None:

@@ -25,6 +25,7 @@ from kvdist.ids import NodeId
 from kvdist.links import data_wire
 from kvdist.links.data_wire import BodyHead, Check, Checked, Introduction
 from kvdist.links.layout import Bytes, Layout
+from kvdist.links.marks import Marks
 from kvdist.links.memory import Memory
 from kvdist.links.who import run_of
 from transports.api import Buffer, Head, Link
@@ -73,11 +74,18 @@ class Channel:
     """
 
     def __init__(
-        self, address: str, link: Link, memory: Memory, host: Host, patience_s: float
+        self,
+        address: str,
+        link: Link,
+        memory: Memory,
+        host: Host,
+        patience_s: float,
+        marks: Marks,
     ) -> None:
         self.address = address
         self.link = link
         self._memory, self._host, self._patience_s = memory, host, patience_s
+        self._marks = marks
         self.peer: NodeId = link.peer.node_id
         self.run = run_of(link)
         #: Of the peer's memory, and the number of its region; None: it sends.
@@ -85,8 +93,8 @@ class Channel:
         self.region: int | None = None
         #: The body that lands now.
         self.landing: Landing | None = None
-        #: Kinds and bodies.
-        self._messages: deque[tuple[int, bytes]] = deque()
+        #: Kinds and bodies; and messages of the protocol's, as such.
+        self._messages: deque[tuple[int, bytes, WorkerMessage | Greeting | None]] = deque()
         self._bodies: deque[SendBytes] = deque()
         self._woken = asyncio.Event()
         self._is_over = False
@@ -102,7 +110,7 @@ class Channel:
     def say(self, message: WorkerMessage | Greeting, version: int) -> None:
         """Send it, after all messages before it."""
         if not self._is_over:
-            self._queue(data_wire.MESSAGE, codec.encode(message, version))
+            self._queue(data_wire.MESSAGE, codec.encode(message, version), message)
 
     def send(self, body: SendBytes) -> None:
         """Send bytes; `Host.sent` follows."""
@@ -181,8 +189,10 @@ class Channel:
         self._asked.clear()
         self._host.lost(self)
 
-    def _queue(self, kind: int, body: bytes) -> None:
-        self._messages.append((kind, body))
+    def _queue(
+        self, kind: int, body: bytes, message: WorkerMessage | Greeting | None = None
+    ) -> None:
+        self._messages.append((kind, body, message))
         self._woken.set()
 
     async def _answer(self, check: Check) -> None:
@@ -218,8 +228,11 @@ class Channel:
         except BodyRefused:
             return
         if head.kind == data_wire.MESSAGE:
-            self._host.heard(self, _worker_message(bytes(body)))
+            message = _worker_message(bytes(body))
+            self._marks.heard(message)
+            self._host.heard(self, message)
         elif head.kind == data_wire.BODY and self.landing is not None:
+            self._marks.passed("landed")
             landing, self.landing = self.landing, None
             landing.quiet.set()
             self._host.landed(self, landing.part, landing.spans)
@@ -239,6 +252,7 @@ class Channel:
         if found is None:
             raise BodyRefused("nobody waits for it")
         self.landing = Landing(told.part, told.spans, asyncio.Event())
+        self._marks.passed("landing")
         return found
 
     async def _send_all(self) -> None:
@@ -257,8 +271,10 @@ class Channel:
 
     async def _send_next(self) -> None:
         if self._messages:
-            kind, body = self._messages.popleft()
+            kind, body, message = self._messages.popleft()
             await self.link.send(kind, b"", [body])
+            if message is not None:
+                self._marks.said(message)
         else:
             await self._send_body(self._bodies.popleft())
 
@@ -267,8 +283,10 @@ class Channel:
             body.spans, body.pieces, body.heads, self.layout.block_sizes
         )
         meta = data_wire.write(BodyHead.of(body.key[2], body.spans))
+        self._marks.passed("sending")
         try:
             await self.link.send(data_wire.BODY, meta, self._memory.pool.buffers(spans))
+            self._marks.passed("sent")
         except BodyRefused:
             pass  # the reader has given it up, and says so itself
         finally:

@@ -15,6 +15,7 @@ from kvdist.connector import codec
 from kvdist.connector.messages import Greeting, NodeMessage
 from kvdist.errors import RemoteProtocol
 from kvdist.links import control_wire
+from kvdist.links.marks import Marks
 from kvdist.links.who import run_of
 from transports.api import Buffer, Head, Link
 from transports.errors import BodyRefused, TransportError
@@ -30,18 +31,18 @@ _MOST: Final = 10_000
 class ControlLink:
     """See the module."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, marks: Marks) -> None:
         """Raises: RemoteProtocol."""
         self.peer, self.run = link.peer.node_id, run_of(link)
         #: Where the peer's workers are, by rank.
         self.workers: tuple[str, ...] = ()
-        self._link = link
-        self._messages: deque[bytes] = deque(maxlen=_MOST)
+        self._link, self._marks = link, marks
+        self._messages: deque[tuple[NodeMessage | Greeting, bytes]] = deque(maxlen=_MOST)
         self._woken = asyncio.Event()
 
     def say(self, message: NodeMessage | Greeting, version: int) -> None:
         """Send it, after all before it."""
-        self._messages.append(codec.encode(message, version))
+        self._messages.append((message, codec.encode(message, version)))
         self._woken.set()
 
     def cut(self) -> None:
@@ -75,7 +76,9 @@ class ControlLink:
                 await self._woken.wait()
                 self._woken.clear()
                 while self._messages:
-                    await self._link.send(control_wire.MESSAGE, b"", [self._messages.popleft()])
+                    message, body = self._messages.popleft()
+                    await self._link.send(control_wire.MESSAGE, b"", [body])
+                    self._marks.said(message)
         except TransportError:
             pass  # who receives sees it, too
 

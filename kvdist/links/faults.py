@@ -1,18 +1,21 @@
-"""Faults on purpose, on the links that bytes come by: by seed, so that they come again.
+"""Faults on purpose, on the links that bytes come by: by seed, so that they come again; and
+processes that end or stand still at a mark.
 
 Owns:   how they are written on a command line.
-Knows nothing of: how they are made to happen (`transports.faulty`).
+Knows nothing of: how they are made to happen (`transports.faulty`, `marks`).
 
     7:never=0.05,cut-inside=0.01      seed 7; each frame, and each one-sided read, at these rates
+    0:kill@landed=2                   no chance in it: the process that passes it dies there
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from kvdist.errors import ConfigError
+from kvdist.links.marks import AtMark
 from transports.api import Transport
 from transports.base import WireTransport
 from transports.faults import Kind, random_plan
@@ -30,10 +33,11 @@ _LOOK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Rates by kind."""
+    """Rates by kind, and what happens at marks."""
 
-    seed: int
-    rates: dict[Kind, float]
+    seed: int = 0
+    rates: dict[Kind, float] = field(default_factory=dict)
+    at_marks: tuple[AtMark, ...] = ()
 
 
 def read_faults(text: str) -> Faults:
@@ -43,18 +47,20 @@ def read_faults(text: str) -> Faults:
     {<Kind.NEVER: 'never completes'>: 0.5}
     """
     seed, _, told = text.partition(":")
+    at_marks = tuple(AtMark.read(one) for one in told.split(",") if "@" in one)
     rates = {}
     try:
         for one in told.split(","):
-            name, _, rate = one.partition("=")
-            rates[KINDS[name]] = float(rate)
+            if "@" not in one:
+                name, _, rate = one.partition("=")
+                rates[KINDS[name]] = float(rate)
         if not all(0 <= rate <= 1 for rate in rates.values()):
             raise ValueError(told)
-        return Faults(int(seed), rates)
+        return Faults(int(seed), rates, at_marks)
     except (KeyError, ValueError):
         raise ConfigError(
-            f"faults are SEED:KIND=RATE,..., with rates from 0 to 1, and {text!r} aren't; "
-            f"kinds: {', '.join(KINDS)}"
+            f"faults are SEED:KIND=RATE,... with rates from 0 to 1, or SEED:kill@MARK=N, and "
+            f"{text!r} aren't; kinds: {', '.join(KINDS)}"
         ) from None
 
 

@@ -57,7 +57,7 @@ class LocalLink:
     async def _read(self) -> local_wire.LocalMessage:
         try:
             return await local_wire.read(self._reader)
-        except (EOFError, ConnectionError):
+        except EOFError:
             raise WorkerLost("its links have ended") from None
         except FormatError as error:
             raise WorkerLost(str(error)) from error

@@ -90,14 +90,23 @@ def frame(message: LocalMessage) -> bytes:
 
 async def read(reader: asyncio.StreamReader) -> LocalMessage:
     """The next message. Raises: FormatError; EOFError when there is none any more."""
-    (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+    (size,) = _HEAD.unpack(await _exactly(reader, _HEAD.size))
     if size > _MAX_BYTES:
         raise FormatError(f"a message of {size} bytes, at most {_MAX_BYTES} are allowed")
+    body = await _exactly(reader, size)
     try:
-        kind, raw = _envelopes.decode(await reader.readexactly(size))
+        kind, raw = _envelopes.decode(body)
         if not 0 <= kind < len(_KINDS):
             raise FormatError(f"no kind of message: {kind}")
         message: LocalMessage = _decoders[kind].decode(raw)
     except (msgspec.DecodeError, ValueError) as error:
         raise FormatError(f"no message: {error}") from error
     return message
+
+
+async def _exactly(reader: asyncio.StreamReader, size: int) -> bytes:
+    """Who dies before it has read all that was said to it resets the socket: that is its end."""
+    try:
+        return await reader.readexactly(size)
+    except ConnectionError:
+        raise EOFError("the other end has died") from None

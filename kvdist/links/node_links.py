@@ -35,6 +35,7 @@ from kvdist.links import control_wire
 from kvdist.links.control_link import ControlLink
 from kvdist.links.local_link import LocalLink
 from kvdist.links.local_wire import Ask, Known
+from kvdist.links.marks import Marks
 from kvdist.links.members import Members
 from kvdist.links.ticking import Ticking
 from transports.api import Link, Listener, Transport
@@ -78,9 +79,11 @@ class NodeLinks:
         transport: Transport,
         workers: Sequence[LocalLink],
         wake: Callable[[], None],
+        marks: Marks,
     ) -> None:
         self._node, self.half = node, half
         self._members, self._transport, self._wake = members, transport, wake
+        self._marks = marks
         self._workers = tuple(workers)
         self._others: dict[NodeId, _Other] = {}
         #: The latest run of each node that was heard of (T21).
@@ -116,6 +119,7 @@ class NodeLinks:
                     self._say(effect)
                 case SendToWorker(rank, message):
                     self._workers[rank].say(message)
+                    self._marks.said(message)
                 case PeerRefused(node, differences):
                     _log.warning("no K/V are exchanged", peer=node, why=list(map(str, differences)))
                 case DutyOver(duty):
@@ -137,6 +141,7 @@ class NodeLinks:
             if isinstance(message, Ask):
                 self._find(worker, message.node)
             else:
+                self._marks.heard(message)
                 self._do(lambda: self.half.from_worker(rank, message))
 
         await worker.run(hear)
@@ -145,6 +150,7 @@ class NodeLinks:
         """Raises: RemoteProtocol."""
         if link.run < self._runs.get(link.peer, link.run):
             raise RemoteProtocol("a later run of it was heard of (T21)")
+        self._marks.heard(message)
         self._do(lambda: self.half.from_node(link.peer, message))
 
     # -- saying --------------------------------------------------------------------------------
@@ -210,7 +216,7 @@ class NodeLinks:
         try:
             if link.peer.node_id != node:
                 raise RemoteProtocol(f"{link.peer.node_id} is there")
-            control = ControlLink(link)
+            control = ControlLink(link, self._marks)
             await control.introduce(self._welcome)
         except BaseException:
             link.abort()
@@ -219,7 +225,7 @@ class NodeLinks:
 
     async def _accept(self, link: Link) -> None:
         try:
-            control = ControlLink(link)
+            control = ControlLink(link, self._marks)
             await control.introduce(self._welcome)
         except (TransportError, RemoteProtocol, TimeoutError) as error:
             _log.info("control link refused", peer=link.peer.node_id, reason=str(error))

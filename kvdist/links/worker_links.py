@@ -48,6 +48,7 @@ from kvdist.ids import NodeId
 from kvdist.links.channel import Channel
 from kvdist.links.layout import Bytes
 from kvdist.links.local_wire import Ask, Known
+from kvdist.links.marks import Marks
 from kvdist.links.memory import Memory
 from kvdist.links.ticking import Ticking
 from transports.api import Buffer, Link, Listener, Read, Span, Transport
@@ -74,10 +75,11 @@ class WorkerLinks:
         transport: Transport,
         say: Say,
         give_up: Callable[[str], None],
+        marks: Marks,
     ) -> None:
         self.half = half
         self._memory, self._transport, self._say = memory, transport, say
-        self._give_up = give_up
+        self._give_up, self._marks = give_up, marks
         self._stall_s = settings.stall_s
         self._last_level = len(settings.escalation_s) - 1
         #: By the name under which the half knows it.
@@ -118,6 +120,7 @@ class WorkerLinks:
             if asked is not None and not asked.done():
                 asked.set_result(message.addresses)
         else:
+            self._marks.heard(message)
             self._do(lambda: self.half.from_node(message))
 
     # -- from channels (`channel.Host`) --------------------------------------------------------
@@ -177,6 +180,7 @@ class WorkerLinks:
         match effect:
             case SendToOwnNode(message):
                 self._say(message)
+                self._marks.said(message)
             case SendToPeer():
                 self._send(effect)
             case SendBytes():
@@ -213,7 +217,7 @@ class WorkerLinks:
             self._tasks.create_task(self._dial(address))
 
     def _channel(self, address: str, link: Link) -> Channel:
-        return Channel(address, link, self._memory, self, self._stall_s)
+        return Channel(address, link, self._memory, self, self._stall_s, self._marks)
 
     async def _accept(self, link: Link) -> None:
         try:
@@ -296,6 +300,7 @@ class WorkerLinks:
             self._do(partial(self.half.read_failed, effect.part, str(error)))
             return
         self._reads[effect.part] = read
+        self._marks.passed("reading")
         self._tasks.create_task(
             self._finish(effect, read, partial(self._check, channel, there, here))
         )
@@ -319,6 +324,7 @@ class WorkerLinks:
             await read.quiet()
             self._reads.pop(effect.part, None)
         else:
+            self._marks.passed("landed")
             del self._reads[effect.part]
             self._do(lambda: self.half.landed(effect.part, effect.spans))
 

@@ -25,8 +25,9 @@ from kvdist.connector.messages import Fingerprint, Hello
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.errors import FormatError, WorkerLost
 from kvdist.links import local_wire
-from kvdist.links.faults import read_faults, tell, with_faults
+from kvdist.links.faults import Faults, read_faults, tell, with_faults
 from kvdist.links.local_wire import Begin, Listening, LocalMessage
+from kvdist.links.marks import Marks
 from kvdist.links.memory import Memory
 from kvdist.links.socket_folder import socket_folder
 from kvdist.links.worker_links import WorkerLinks
@@ -109,11 +110,13 @@ class WorkerThread:
                 )
                 address = _address(begin, folder)
                 made = make_transport(address, config)
-                if begin.faults:
-                    made = with_faults(made, read_faults(begin.faults))
+                faults = read_faults(begin.faults) if begin.faults else Faults()
+                if faults.rates:
+                    made = with_faults(made, faults)
                 async with made.open() as transport:
                     self._transport.set_result(transport)
-                    await self._serve(begin, transport, address, reader, writer)
+                    marks = Marks(faults.at_marks)
+                    await self._serve(begin, transport, address, reader, writer, marks)
         except EOFError:
             pass  # the node has gone, and the main thread sees that too
         finally:
@@ -126,6 +129,7 @@ class WorkerThread:
         address: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        marks: Marks,
     ) -> None:
         memory, geometry, fingerprints = await asyncio.wrap_future(self._memory)
         memory = replace(memory, is_checked=begin.is_checked)
@@ -139,7 +143,7 @@ class WorkerThread:
 
         hello = Hello(begin.node, begin.run, fingerprint)
         half = WorkerHalf(hello, begin.rank, geometry, begin.settings, sends=sends)
-        links = WorkerLinks(half, memory, begin.settings, transport, say, _give_up)
+        links = WorkerLinks(half, memory, begin.settings, transport, say, _give_up, marks)
         listener = await transport.listen(address)
         say(Listening(listener.address, fingerprint))
         try:

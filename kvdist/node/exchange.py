@@ -60,7 +60,7 @@ class Exchange:
         neighbours: Neighbours,
         members: Members,
     ) -> None:
-        self.settings = settings
+        self.settings, self._marks = settings, settings.marks()
         self._holdings = _Holdings()
         self._geometry = Geometry.of(config)
         self.half = SchedulerHalf(
@@ -80,6 +80,7 @@ class Exchange:
             neighbours.transport,
             neighbours.workers,
             lambda: self._wake(),
+            self._marks,
         )
         self.admissions = Admissions(self.half, self._links.tell_time)
         self._scheduler: Scheduler
@@ -147,13 +148,17 @@ class Exchange:
             for effect in effects:
                 match effect:
                     case TicketReady(request_id, ticket):
+                        self._marks.passed("ticket-ready")
                         if not self._outbox.ticket(request_id, ticket) and ticket is not None:
                             self.give_back(ticket)  # who asked has gone
                     case WorkerLost(rank):
                         raise errors.WorkerLost(f"worker {rank} doesn't answer")
                     case _:
+                        self._marks.moved(effect)
                         self._note(effect)
                         self._outbox.tell(self._scheduler.moved(effect))
+                        if isinstance(effect, Loaded):
+                            self._marks.passed("published")
                         self._wake()  # blocks may be free now
 
     def _note(self, moved: Moved) -> None:

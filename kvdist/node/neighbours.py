@@ -19,6 +19,7 @@ from kvdist.ids import Incarnation, NodeId, Rank
 from kvdist.links.faults import read_faults
 from kvdist.links.local_link import LocalLink
 from kvdist.links.local_wire import Begin
+from kvdist.links.marks import Marks
 from kvdist.web.membership import read_node_id
 from transports.api import Listener, Transport
 from transports.config import SessionConfig
@@ -50,8 +51,7 @@ class ExchangeSettings:
 
     def __post_init__(self) -> None:
         read_node_id(self.node_id)
-        if self.faults:
-            read_faults(self.faults)
+        self.marks()
         try:
             self.session()
         except TransportError as error:
@@ -65,6 +65,10 @@ class ExchangeSettings:
     def session(self) -> SessionConfig:
         """Of control links. Raises: TransportError."""
         return SessionConfig(node_id=self.node_id, incarnation=str(self.run), token=self.token)
+
+    def marks(self) -> Marks:
+        """Those that the node's process passes. Raises: ConfigError."""
+        return Marks(read_faults(self.faults).at_marks if self.faults else ())
 
     def begin(self, rank: Rank) -> Begin:
         """What a worker has to know."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import aiohttp
 
-from kvdist.connector.params import ByTransfer, Lend, write_params
+from kvdist.connector.params import ByHash, ByTransfer, Lend, write_params
 from tests.chaos.report import Report
 from tests.chaos.scene import Scene
 from tests.chaos.truth import Question, Truth
@@ -107,6 +107,9 @@ class Clients:
 
     async def _by_hand(self, body: Json) -> Answer:
         first = {"prompt": body["prompt"], "max_tokens": 1}
+        if self._chance.random() < 0.1:
+            await self._post("p0", first)  # whoever has it can be asked for it
+            return await self._post("d0", body | {"kv_transfer_params": write_params(ByHash("p0"))})
         if self._chance.random() < 0.3:
             transfer = f"t{self._chance.getrandbits(64):x}"
             prefill = asyncio.create_task(
@@ -141,11 +144,16 @@ class Clients:
             return True
         if answer.status in _HONEST:
             self._report.count(f"answered {answer.status}")
-        elif answer.status == 0 and not self._scene.through_router:
+        elif answer.status == 0 and self._may_be_cut_off:
             self._report.count(f"cut off: {answer.error}")
         else:
             self._report.find(f"status {answer.status}: {answer.error}")
         return False
+
+    @property
+    def _may_be_cut_off(self) -> bool:
+        """Whoever is asked may die."""
+        return not self._scene.through_router or "router" in self._scene.victims
 
     async def _post(self, name: str, body: Json, path: str = "completions") -> Answer:
         url = f"{self._urls[name]}/v1/{path}"

@@ -34,10 +34,9 @@ class Deeds:
         self._chance = random.Random(f"deeds {scene.seed}")
         self._storm = storm
 
-    async def run(self) -> None:
+    async def run(self, until_s: float) -> None:
         """One after the other, while there is time."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._scene.seconds - QUIET_S
         while loop.time() < until_s:
             await asyncio.sleep(self._chance.uniform(*self._scene.pause_s))
             victim = self._processes[self._chance.choice(self._scene.victims)]

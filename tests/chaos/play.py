@@ -15,8 +15,9 @@ import aiohttp
 
 from kvdist.launch.child import Lifeline
 from tests.chaos import remains
+from tests.chaos.at_marks import AtMarks
 from tests.chaos.clients import Clients
-from tests.chaos.deeds import Deeds
+from tests.chaos.deeds import QUIET_S, Deeds
 from tests.chaos.process import NotThere, Process, free_port
 from tests.chaos.report import Report
 from tests.chaos.scene import Scene
@@ -64,7 +65,12 @@ async def _run(scene: Scene, truth: Truth, processes: dict[str, Process], report
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         clients = Clients(scene, truth, urls, http, report)
-        deeds = asyncio.create_task(Deeds(scene, processes, report, clients.storm).run())
+        until_s = asyncio.get_running_loop().time() + scene.seconds - QUIET_S
+        if scene.marks:
+            deeds = asyncio.create_task(AtMarks(scene, processes, report).run(until_s))
+        else:
+            told = Deeds(scene, processes, report, clients.storm)
+            deeds = asyncio.create_task(told.run(until_s))
         watching = asyncio.create_task(_watch(scene, began, report))
         await clients.run()
         await deeds
@@ -143,6 +149,7 @@ async def _processes(scene: Scene, truth: Truth, folder: Path) -> AsyncIterator[
                 f"--transport={scene.transport}", f"--kv-port={control[name]}",
                 f"--num-gpu-blocks-override={scene.num_blocks}", "--max-model-len=1024",
                 "--block-size=16", "--dtype=auto", f"--kv-lease-seconds={scene.lease_s}",
+                f"--max-num-batched-tokens={scene.chunk_tokens}",
             ).start()  # fmt: skip
         yield processes
     finally:

@@ -35,6 +35,13 @@ def free_port() -> int:
         return port
 
 
+def state_of(pid: int) -> str:
+    """Of a process, by its letter; empty: there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
 @dataclass
 class Process:
     """One place, where one process after the other runs: a node, or a router."""
@@ -72,10 +79,16 @@ class Process:
                 return int(children[0])
         return None
 
-    async def start(self) -> None:
-        """Another run of it."""
+    @property
+    def standing(self) -> int | None:
+        """Of its two processes the one that stands still."""
+        both = (self.pid, self.worker)
+        return next((pid for pid in both if pid is not None and state_of(pid) == "T"), None)
+
+    async def start(self, *more: str) -> None:
+        """Another run of it, told `more`."""
         program = [sys.executable, "-m", "kvdist", f"--lifeline={self.lifeline.theirs}"]
-        command = [*program, *self.words, f"--port={self.port}", "--log-format=json"]
+        command = [*program, *self.words, *more, f"--port={self.port}", "--log-format=json"]
         self.child = await Child.start(self.name, command, self.env, self.lifeline, self._hear)
 
     def _hear(self, name: str, line: str) -> None:

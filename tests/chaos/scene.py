@@ -7,6 +7,8 @@ Knows nothing of: processes.
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from kvdist.links.marks import MARKS
+
 #: What befalls a node, or its clients.
 Deed: TypeAlias = Literal[
     "kill node", "kill worker", "kill both", "stop node", "stop worker", "outlive lease", "end",
@@ -30,7 +32,11 @@ class Scene:
     through_router: bool = False
     deeds: tuple[Deed, ...] = (*KILLS, *STOPS, "storm")
     victims: tuple[str, ...] = ("p0", "d0")
+    #: In place of deeds: at each of these marks all that can befall who passes it.
+    marks: tuple[str, ...] = ()
     num_blocks: int = 513
+    #: Of a prompt, what is computed in one step.
+    chunk_tokens: int = 2048
     lease_s: float = 8.0
     num_clients: int = 8
     #: Between two deeds.
@@ -60,6 +66,12 @@ SCENES: Final[dict[str, Scene]] = {
             _PLAIN, name="survivor", through_router=True, deeds=("kill both",), victims=("p0",),
             pause_s=(0.5, 1.0),
         ),
+        # In the midst of a transfer, which takes several bursts where it is read along.
+        replace(_PLAIN, name="marks", marks=tuple(MARKS), chunk_tokens=64, num_clients=4),
+        replace(_PLAIN, name="router dies", through_router=True, victims=("router",),
+                deeds=("kill node", "kill node", "end", "stop node", "storm")),
+        replace(_PLAIN, name="anybody", through_router=True, victims=("router", "p0", "d0"),
+                deeds=("kill node", "kill both", "end", "stop node", "storm")),
         replace(_PLAIN, name="tiny model", model="tiny"),
         replace(_PLAIN, name="tiny model, router", model="tiny", through_router=True),
     )

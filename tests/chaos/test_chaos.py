@@ -13,6 +13,7 @@ _SHORT = (
     replace(SCENES["pair"], transport="shm", seed=1, deeds=KILLS, pause_s=(0.5, 1.5)),
     replace(SCENES["small pool"], transport="tcp", seed=2),
     replace(SCENES["leases"], transport="ucx", seed=3, lease_s=1.5),
+    replace(SCENES["marks"], transport="shm", seed=4, marks=("landed", "confirm-heard")),
 )
 
 
