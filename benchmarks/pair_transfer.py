@@ -113,14 +113,29 @@ async def measure(transport: str, patterns: Sequence[Pattern], repeats: int) -> 
             with _raw(transport, pattern) as raw:
                 for number in range(repeats + 1):
                     pulled = await _pull(owner, reader, pattern, number)
-                    verb = {"verb": VERBS[transport], "heartbeat": False, "computes": ""}
-                    told = await asyncio.to_thread(raw.ask, {"job": "move"} | verb)
+                    seconds = await asyncio.to_thread(_move, raw, transport)
                     if number:  # the first time doesn't count
                         transfer.pulls.append(pulled)
-                        transfer.raws.append(told["seconds"])
-                echo = {"job": "echo", "bytes": 64, "times": _TRIPS}
-                transfer.trips = (await asyncio.to_thread(raw.ask, echo))["trips"]
+                        transfer.raws.append(seconds)
+                transfer.trips = await asyncio.to_thread(_trips, raw)
         found.append(transfer)
+    return found
+
+
+def moved(transport: str, pattern: Pattern, repeats: int) -> tuple[list[float], list[float]]:
+    """How long these bytes take by themselves, and round trips of a small message."""
+    with _raw(transport, pattern) as raw:
+        _move(raw, transport)
+        return [_move(raw, transport) for _ in range(repeats)], _trips(raw)
+
+
+def _move(raw: Worker, transport: str) -> float:
+    job = {"job": "move", "verb": VERBS[transport], "heartbeat": False, "computes": ""}
+    return float(raw.ask(job)["seconds"])
+
+
+def _trips(raw: Worker) -> list[float]:
+    found: list[float] = raw.ask({"job": "echo", "bytes": 64, "times": _TRIPS})["trips"]
     return found
 
 

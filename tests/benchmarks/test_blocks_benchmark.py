@@ -121,6 +121,7 @@ def test_each_library_is_imported_by_its_own_files_alone() -> None:
             "engine_kvdist.py",
             "engine_worker.py",
             "engine.py",
+            "pair_cluster.py",
             "pair_transfer.py",
             "pair_worker.py",
         },
