@@ -83,10 +83,31 @@ class Layout:
                 continue
             if not group.block_size:
                 found.append(self._state(group, next(left)))
+            elif other == group.block_size and self._is_dense(group, heads):
+                found += self._blocks(group, left, (first, last), heads)
             else:
                 for cut in _cuts(left, first, last, other):
                     found += self._tokens(group, cut, heads)
         return _merged(found)
+
+    def _is_dense(self, group: GroupLayout, heads: Heads) -> bool:
+        """A block without holes, all of whose heads are wanted: as it mostly is."""
+        held = group.block_size * group.num_heads * group.item_bytes
+        return heads == self.heads and held == self.page_bytes
+
+    def _blocks(
+        self, group: GroupLayout, pieces: Iterator[Piece], tokens: tuple[int, int], heads: Heads
+    ) -> Iterator[Bytes]:
+        """Of dense blocks, as large on both sides: there may be thousands."""
+        first, last = tokens
+        size, from_one_to_next = group.num_layers * self.page_bytes, self.block_bytes
+        while first < last:
+            piece = next(pieces)
+            if piece.num_slots == group.block_size:
+                yield Bytes(piece.block * from_one_to_next, size)
+            else:
+                yield from self._tokens(group, piece, heads)
+            first += piece.num_slots
 
     def _state(self, group: GroupLayout, piece: Piece) -> Bytes:
         return Bytes(piece.block * self.block_bytes, group.num_layers * self.page_bytes)
@@ -95,8 +116,7 @@ class Layout:
         begin = cut.block * self.block_bytes
         head_bytes = group.block_size * group.item_bytes
         all_heads = heads == self.heads
-        is_whole = all_heads and cut.num_slots == group.block_size
-        if is_whole and group.num_heads * head_bytes == self.page_bytes:
+        if cut.num_slots == group.block_size and self._is_dense(group, heads):
             yield Bytes(begin, group.num_layers * self.page_bytes)
             return
         some = (heads[0] - self.heads[0], heads[1] - self.heads[0])
