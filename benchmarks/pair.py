@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.blocks import machine, plain_table
+from benchmarks.blocks import WorkerError, machine, plain_table
 from benchmarks.meter import URGENT
 from benchmarks.pair_cluster import Setup, folder_of, running, two_cores
 from benchmarks.pair_figures import (
@@ -97,6 +97,8 @@ class Serving:
         self._prompt, self._answer = sizes
         self._slo = slo
         self._found: list[Served] = []
+        #: What couldn't be measured, and why.
+        self._missing: dict[str, str] = {}
 
     def all(self, names: Sequence[str], vllm: str | None) -> dict[str, Any]:
         """One set-up after the other."""
@@ -108,13 +110,18 @@ class Serving:
         singles = Setup("two single nodes", 0, 2)
         asyncio.run(self._kvdist(singles, {"d0": [first], "d1": [second]}))
         if vllm is not None:
-            asyncio.run(self._vllm(vllm, (first, second)))
+            try:
+                asyncio.run(self._vllm(vllm, (first, second)))
+            except (WorkerError, TimeoutError) as error:
+                self._missing["vLLM's pair"] = str(error) or "it wasn't ready in time"
         title = (
             f"prompts of {self._prompt} tokens on average, {self._answer} of answer; good: first "
             f"token within {self._slo.ttft_s:g} s, then {self._slo.tpot_s:g} s a token on average"
         )
         show(title, SERVED_HEADINGS, [one.as_cells() for one in self._found])
-        return {"serving": [one.as_json() for one in self._found]}
+        for name, why in self._missing.items():
+            print(f"not measured: {name}: {why}")
+        return {"serving": [one.as_json() for one in self._found], "missing": self._missing}
 
     async def _kvdist(self, setup: Setup, cores: dict[str, list[int]]) -> None:
         async with running(setup, self._model, cores) as ready:
@@ -197,29 +204,33 @@ def main(
     names, wanted = only.split(","), parts.split(",")
     told: dict[str, Any] = {"about": machine() | {"model": model, "rounds": rounds}}
     print(f"load of the machine at the beginning {os.getloadavg()[0]:.1f}\n")
+
+    def keep(found: dict[str, Any]) -> None:
+        told.update(found)
+        if json_file is not None:
+            json_file.write_text(json.dumps(told, indent=1) + "\n")
+
     if "transfer" in wanted:
         if urgent:
             os.environ[URGENT] = "1"
-        told |= transfers(names, rounds, small)
+        keep(transfers(names, rounds, small))
         os.environ.pop(URGENT, None)
     if "serving" in wanted:
         sizes = prompt_tokens, answer_tokens
         each_rate = [float(rate) for rate in rates.split(",")]
         goal = Slo(*map(float, slo.split(",")))
-        told |= Serving(model, each_rate, seconds, sizes, goal).all(names, vllm)
+        keep(Serving(model, each_rate, seconds, sizes, goal).all(names, vllm))
     if "first" in wanted:
-        told |= first_tokens(names, model, prompt=long_prompt, chunk=chunk, rounds=rounds)
+        keep(first_tokens(names, model, prompt=long_prompt, chunk=chunk, rounds=rounds))
     if "isolation" in wanted:
         scene = Scene(prompt=long_prompt, rate=prompt_rate, seconds=seconds / 2, rounds=2)
         sizes_of_chunks = [int(size) for size in chunks.split(",")]
         more, drawn = isolations(model, sizes_of_chunks, scene, names[0])
-        told |= more
+        keep(more)
         if plot_file is not None:
             from benchmarks.pair_plot import plot
 
             plot(drawn, plot_file)
-    if json_file is not None:
-        json_file.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ class Served:
         return sum(map(self.slo.is_met, self.heard)) / self.seconds if self.seconds else 0.0
 
     @property
+    def pulled(self) -> float:
+        """The share of prompt tokens that came from another node."""
+        num_prompt = sum(heard.num_prompt for heard in self.heard)
+        return sum(heard.num_remote for heard in self.heard) / num_prompt if num_prompt else 0.0
+
+    @property
     def firsts(self) -> list[float]:
         """Times to first tokens, of those that were answered."""
         return [heard.first_s for heard in self.heard if not heard.error]
@@ -86,6 +92,7 @@ class Served:
             *(ms(percentile(self.gaps, share)) for share in (50, 99)),
             f"{sum(heard.num_tokens for heard in self.heard) / (self.seconds or 1):.1f}",
             f"{self.goodput:.2f}",
+            f"{self.pulled:.0%}",
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -96,7 +103,7 @@ class Served:
 
 SERVED_HEADINGS: Final = (
     *("set-up", "requests/s", "requests", "failed", "TTFT p50, ms", "p99"),
-    *("ITL p50, ms", "p99", "tokens/s", "goodput, requests/s"),
+    *("ITL p50, ms", "p99", "tokens/s", "goodput, requests/s", "pulled"),
 )
 
 

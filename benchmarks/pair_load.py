@@ -55,6 +55,9 @@ class Heard:
     #: When each chunk with a token came.
     times: list[float] = field(default_factory=list)
     num_tokens: int = 0
+    #: Of the prompt; those that came from another node, as far as the server tells.
+    num_prompt: int = 0
+    num_remote: int = 0
     error: str = ""
 
     @property
@@ -140,4 +143,5 @@ def _note(heard: Heard, chunk: dict[str, Any], now_s: float) -> None:
     elif chunk["choices"]:
         heard.times.append(now_s)
     if usage := chunk.get("usage"):
-        heard.num_tokens = usage["completion_tokens"]
+        heard.num_tokens, heard.num_prompt = usage["completion_tokens"], usage["prompt_tokens"]
+        heard.num_remote = (usage.get("prompt_tokens_details") or {}).get("remote_tokens") or 0

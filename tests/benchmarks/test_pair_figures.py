@@ -28,10 +28,10 @@ def test_percentiles_lie_between_values_in_proportion() -> None:
 
 
 def test_goodput_counts_what_meets_both_objectives_by_the_time_of_all() -> None:
-    good = Heard(1.0, [2.0, 2.1, 2.2], 3)
-    late = Heard(1.0, [3.5, 3.6], 2)
+    good = Heard(1.0, [2.0, 2.1, 2.2], 3, num_prompt=60, num_remote=45)
+    late = Heard(1.0, [3.5, 3.6], 2, num_prompt=40, num_remote=30)
     slow = Heard(2.0, [2.5, 2.6, 4.0], 3)
-    failed = Heard(2.0, [2.1], 0, "cut")
+    failed = Heard(2.0, [2.1], error="cut")
     slo = Slo(ttft_s=2.0, tpot_s=0.5)
     assert [slo.is_met(one) for one in (good, late, slow, failed)] == [True, False, False, False]
     served = Served("pair", 0.5, [good, late, slow, failed], slo)
@@ -39,6 +39,7 @@ def test_goodput_counts_what_meets_both_objectives_by_the_time_of_all() -> None:
     assert served.firsts == [1.0, 2.5, 0.5]
     assert served.gaps == pytest.approx([0.1, 0.1, 0.1, 0.1, 1.4])
     assert served.as_cells()[:4] == ("pair", "0.5", "4", "1")
+    assert served.as_cells()[-1] == "75%"
     assert Served("none", 0.5, [Heard(0.0, error="x")], slo).goodput == 0
 
 
