@@ -33,7 +33,7 @@ from kvdist.connector.messages import (
 from kvdist.connector.settings import Settings
 from kvdist.connector.tables.lease import LEASE, Effect, Event, State
 from kvdist.connector.timers import Timers
-from kvdist.errors import InvalidRequest
+from kvdist.connector.transfers import Transfers
 from kvdist.ids import (
     BlockId,
     Incarnation,
@@ -78,11 +78,7 @@ class Lender:
         #: Of those: requests that are still computed and whose reader needs no more of them.
         self._unwanted: set[RequestId] = set()
         self._by_request: dict[RequestId, Lease] = {}
-        self._transfers: dict[TransferId, RequestId] = {}
-        #: Questions about transfers: who waits for an answer (T14).
-        self._asked: dict[TransferId, NodeId] = {}
-        #: Transfers that are over, the oldest first: whoever asks for one needn't wait.
-        self._over: dict[TransferId, None] = {}
+        self.transfers = Transfers(settings)
         self.timers: Timers[tuple[str, object]] = Timers()
         #: What was ignored, by kind: unknown, late.
         self.counts: Counter[str] = Counter()
@@ -100,35 +96,22 @@ class Lender:
 
     # -- from the scheduler --------------------------------------------------------------------
 
-    def lend_at_end(self, request_id: RequestId, transfer: TransferId | None = None) -> None:
+    def lend_at_end(
+        self, request_id: RequestId, transfer: TransferId | None = None, *, reads_along: bool = True
+    ) -> None:
         """The K/V of this request are for a peer; with a transfer id it may read along (T11).
 
-        Raises: InvalidRequest if another request has that transfer id: a reader of one would get
-        the K/V of the other.
+        Raises: InvalidRequest for a transfer id that can't be; see `Transfers.begin`.
         """
-        if transfer in self._transfers:
-            raise InvalidRequest("kv_transfer_params: transfer_id is in use")
+        if transfer is not None:
+            self.transfers.begin(transfer, request_id, reads_along=reads_along)
         self._to_lend[request_id] = transfer
         if transfer is not None:
-            self._transfers[transfer] = request_id
             self._answer_stream(transfer)
 
     def is_full(self) -> bool:
         """True if no more can be lent: new work for peers is to be refused (T10)."""
-        return not rules.may_lend(
-            self.num_leased, 1, self._holdings.pool_blocks, self._holdings.longest_blocks
-        )
-
-    @property
-    def num_questions(self) -> int:
-        """Transfers that peers wait for, or that are known and not over."""
-        return len(self._asked) + len(self._transfers)
-
-    @property
-    def num_parked(self) -> Counter[NodeId]:
-        """By peer: what it waits for that isn't known here yet."""
-        unknown = self._asked.keys() - self._transfers.keys()
-        return Counter(self._asked[transfer] for transfer in unknown)
+        return not self._may_lend(1)
 
     def admitted(self, request_id: RequestId, blocks: Blocks, resume_tokens: int) -> None:
         """A request whose K/V are for a peer got blocks: with all that it will write it can be read
@@ -137,7 +120,7 @@ class Lender:
         transfer = self._to_lend.get(request_id)
         if request_id in self._unwanted or request_id in self._by_request:
             return
-        if transfer is None or not (self._settings.streams and self._geometry.streams):
+        if transfer is None or not self.transfers.may_read_along(transfer, self._geometry):
             return
         blocks = kept(self._geometry, blocks, resume_tokens)
         if covers(self._geometry, blocks, resume_tokens) and self._fits(blocks):
@@ -245,6 +228,22 @@ class Lender:
         if lease is not None and lease.machine.state is not State.GRANTING:
             self._handle(lease, Event.RELEASED)
 
+    def give_back_transfer(self, transfer: TransferId) -> RequestId | None:
+        """Nobody will come for it. Returns the request that is still computed for it: it is to be
+        aborted. One that hasn't come yet will be refused; of one that is over: nothing.
+        """
+        request_id, lease = self.transfers.requests.get(transfer), self._lease_of(transfer)
+        self.transfers.give_back(transfer)
+        if request_id is None:
+            self._forget_transfer(transfer)
+        elif request_id in self._to_lend:
+            self._unwanted.add(request_id)
+            return request_id
+        elif lease is not None:
+            is_active = lease.machine.state is State.ACTIVE
+            self._handle(lease, Event.RELEASED if is_active else Event.TAKEN_BACK)
+        return None
+
     def on_renew(self, peer: NodeId, message: Renew) -> None:
         """Unknown ones are counted and ignored."""
         for name in message.leases:
@@ -287,27 +286,22 @@ class Lender:
         transfer = message.transfer
         if self._reader_of(transfer) not in (None, peer):
             self.counts["questions about a transfer that another node asks for"] += 1
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.TAKEN, None)))
+            self._say_stream(peer, transfer, Progress.TAKEN)
             return
-        if transfer in self._transfers:
-            self._asked[transfer] = peer
+        asked = self.transfers.asked
+        if transfer in self.transfers.requests:
+            asked[transfer] = peer
             self._answer_stream(transfer)
             return
-        if transfer in self._over:
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+        is_over = transfer in self.transfers.over
+        if is_over or (self._refusal is not NoTicket.NOTHING and transfer not in asked):
+            self._say_stream(peer, transfer, Progress.GONE, None if is_over else self._refusal)
             return
-        if self._refusal is not NoTicket.NOTHING and transfer not in self._asked:
-            state = StreamState(transfer, Progress.GONE, None, self._refusal)
-            self._out.append(SendToNode(peer, state))
-            return
-        parked = [name for asked, name in self._asked.items() if asked not in self._transfers]
-        most = (self._settings.max_parked, self._settings.max_parked_per_peer)
-        may_park = rules.may_park(len(parked), parked.count(peer), *most)
-        if transfer not in self._asked and not may_park:
+        if transfer not in asked and not self.transfers.may_park(peer):
             self.counts["parked questions over the limit"] += 1
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+            self._say_stream(peer, transfer, Progress.GONE)
             return
-        self._asked[transfer] = peer
+        asked[transfer] = peer
         if self.timers.at(("parked", transfer)) is None:
             self.timers.set(("parked", transfer), self.now + self._settings.parked_s)
 
@@ -350,8 +344,9 @@ class Lender:
                     self._out += [WorkerLost(rank) for rank in sorted(silent)]
 
     def _end_parking(self, transfer: TransferId) -> None:
-        if transfer not in self._transfers and (peer := self._asked.pop(transfer, None)):
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+        known = transfer in self.transfers.requests
+        if not known and (peer := self.transfers.asked.pop(transfer, None)):
+            self._say_stream(peer, transfer, Progress.GONE)
 
     # -- what leases do ------------------------------------------------------------------------
 
@@ -458,41 +453,46 @@ class Lender:
 
     def _fits(self, blocks: Blocks) -> bool:
         more = sum(1 for table in blocks for block in table if block)
-        holdings = self._holdings
-        return not self.is_draining and rules.may_lend(
-            self.num_leased, more, holdings.pool_blocks, holdings.longest_blocks
-        )
+        return not self.is_draining and self._may_lend(more)
+
+    def _may_lend(self, more: int) -> bool:
+        pool, longest = self._holdings.pool_blocks, self._holdings.longest_blocks
+        return rules.may_lend(self.num_leased, more, pool, longest)
 
     def _to_workers(self, message: Grant | Extend | Revoke) -> None:
         self._out += [SendToWorker(Rank(rank), message) for rank in range(self._geometry.num_ranks)]
 
+    def _lease_of(self, transfer: TransferId) -> Lease | None:
+        return self._by_request.get(self.transfers.requests.get(transfer, ""))
+
     def _reader_of(self, transfer: TransferId) -> NodeId | None:
         """Who reads a transfer along, or waits for it."""
-        lease = self._by_request.get(self._transfers.get(transfer, ""))
+        lease = self._lease_of(transfer)
         reader = None if lease is None else lease.reader
-        return reader or self._asked.get(transfer)
+        return reader or self.transfers.asked.get(transfer)
 
     def _answer_stream(self, transfer: TransferId) -> None:
-        peer = self._asked.get(transfer)
+        peer = self.transfers.asked.get(transfer)
         if peer is None:
             return
         self.timers.cancel(("parked", transfer))
-        lease = self._by_request.get(self._transfers.get(transfer, ""))
+        lease = self._lease_of(transfer)
         if lease is not None and lease.machine.state is State.ACTIVE:
             lease.reader = peer
             state = StreamState(transfer, Progress.ADMITTED, self._ticket(lease))
-            del self._asked[transfer]
+            self._out.append(SendToNode(peer, state))
+            del self.transfers.asked[transfer]
         else:
-            state = StreamState(transfer, Progress.QUEUED, None)
-        self._out.append(SendToNode(peer, state))
+            self._say_stream(peer, transfer, Progress.QUEUED)
 
     def _forget_transfer(self, transfer: TransferId | None) -> None:
-        if transfer is None:
-            return
-        self._transfers.pop(transfer, None)
-        self._over[transfer] = None
-        while len(self._over) > self._settings.max_parked:
-            del self._over[next(iter(self._over))]
         self.timers.cancel(("parked", transfer))
-        if (peer := self._asked.pop(transfer, None)) is not None:
-            self._out.append(SendToNode(peer, StreamState(transfer, Progress.GONE, None)))
+        peer = None if transfer is None else self.transfers.end(transfer)
+        if transfer is not None and peer is not None:
+            self._say_stream(peer, transfer, Progress.GONE)
+
+    def _say_stream(
+        self, peer: NodeId, transfer: TransferId, progress: Progress, why: NoTicket | None = None
+    ) -> None:
+        state = StreamState(transfer, progress, None, why or NoTicket.NOTHING)
+        self._out.append(SendToNode(peer, state))

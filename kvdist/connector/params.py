@@ -22,9 +22,13 @@ _LEASE_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Lend:
-    """Compute this prompt for a peer; with a transfer id it may read along (T11)."""
+    """Compute this prompt for a peer; with a transfer id it may read along (T11), and whoever made
+    it can give back what nobody will come for, though no answer came.
+    """
 
     transfer: TransferId | None = None
+    #: False: the transfer id is a name, and the peer comes with the ticket.
+    reads_along: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,9 @@ def write_params(wish: Source | Lend) -> dict[str, Any]:
     {'do_remote_prefill': True, 'remote_engine_id': 'p0', 'kvdist': {}}
     """
     if isinstance(wish, Lend):
-        ours = {} if wish.transfer is None else {"transfer_id": wish.transfer}
+        ours: dict[str, Any] = {} if wish.transfer is None else {"transfer_id": wish.transfer}
+        if not wish.reads_along:
+            ours["read_along"] = False
         return {"do_remote_decode": True, "kvdist": ours}
     params: dict[str, Any] = {"do_remote_prefill": True, "remote_engine_id": wish.node}
     match wish:
@@ -83,7 +89,7 @@ def read_params(params: Mapping[str, Any] | None) -> Source | Lend | None:
         raise InvalidRequest("kv_transfer_params.kvdist: not an object")
     transfer = _text(ours, "transfer_id") if "transfer_id" in ours else None
     if _flag(params, "do_remote_decode"):
-        return Lend(transfer)
+        return Lend(transfer, "read_along" not in ours or _flag(ours, "read_along"))
     if not _flag(params, "do_remote_prefill"):
         return None
     node = _text(params, "remote_engine_id")

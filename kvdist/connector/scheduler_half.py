@@ -38,7 +38,7 @@ from kvdist.connector.messages import (
     Withdrawn,
     since,
 )
-from kvdist.connector.params import Lend, read_params
+from kvdist.connector.params import ByTransfer, Lend, read_params
 from kvdist.connector.settings import Settings
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank, RequestId
@@ -149,12 +149,17 @@ class SchedulerHalf:
     def _is_idle(self, duty: Role) -> bool:
         if duty is Role.DECODE:
             return not self.borrower.num_elsewhere
-        return not (self.lender.leases or self.lender.num_questions or self._for_peers)
+        return not (self.lender.leases or self.lender.transfers or self._for_peers)
 
-    def give_back(self, ticket: Ticket) -> None:
-        """Nobody will come for what this ticket of ours is for."""
-        if ticket.incarnation == self._run:
-            self.lender.give_back(ticket.lease)
+    def give_back(self, lent: Ticket | ByTransfer) -> RequestId | None:
+        """Nobody will come for what this ticket of ours, or transfer, is for. Returns the request
+        that is still computed for it: it is to be aborted.
+        """
+        if isinstance(lent, ByTransfer):
+            return self.lender.give_back_transfer(lent.transfer)
+        if lent.incarnation == self._run:
+            self.lender.give_back(lent.lease)
+        return None
 
     @property
     def num_coming_back(self) -> int:
@@ -171,7 +176,7 @@ class SchedulerHalf:
         drains can go.
         """
         return not (self._out or self._ready) and not (
-            self.lender.leases or self.lender.num_questions or self.borrower.num_open
+            self.lender.leases or self.lender.transfers or self.borrower.num_open
         )
 
     # -- from the scheduler --------------------------------------------------------------------
@@ -194,7 +199,7 @@ class SchedulerHalf:
                 raise InvalidRequest("kv_transfer_params: do_remote_decode is for prefills")
             self._duties.check(Role.PREFILL)
             transfer = wish.transfer if self._version >= since(Stream) else None
-            self.lender.lend_at_end(request.request_id, transfer)
+            self.lender.lend_at_end(request.request_id, transfer, reads_along=wish.reads_along)
             self._for_peers[request.request_id] = request
         elif wish is not None:
             if wish.node != self._node:

@@ -123,7 +123,7 @@ class Completions:
             extra_keys=ExtraKeys(cache_salt=body.cache_salt),
             kv_transfer_params=body.kv_transfer_params,
             is_prefill=isinstance(wish, Lend),
-            is_streamed=isinstance(wish, Lend) and wish.transfer is not None,
+            is_streamed=isinstance(wish, Lend) and wish.transfer is not None and wish.reads_along,
         )
 
     def _wish(self, body: Generation, prompts: Listing[list[int]]) -> Source | Lend | None:

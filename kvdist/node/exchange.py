@@ -16,6 +16,7 @@ from kvdist.connector.effects import TicketReady, WorkerLost
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import Loaded, LoadFailed, Moved
 from kvdist.connector.messages import Blocks, Ticket
+from kvdist.connector.params import ByTransfer
 from kvdist.connector.scheduler_half import SchedulerHalf
 from kvdist.ids import BlockHash, LeaseId
 from kvdist.links.members import Members
@@ -171,10 +172,12 @@ class Exchange:
             case _:
                 pass
 
-    def give_back(self, ticket: Ticket) -> None:
-        """Nobody will come for it."""
+    def give_back(self, lent: Ticket | ByTransfer) -> None:
+        """Nobody will come for it; if it is still computed, it is aborted."""
         self._links.tell_time()
-        self.half.give_back(ticket)
+        computed = self.half.give_back(lent)
+        if computed is not None:
+            self._scheduler.abort(computed, "nobody will come for it")
         self._wake()
 
     def drain(self) -> None:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 import kvdist
 from kvdist.connector.messages import Ticket
-from kvdist.connector.params import read_params
+from kvdist.connector.params import ByTransfer, read_params
 from kvdist.errors import InvalidRequest
 from kvdist.node.answers import Json
 from kvdist.node.completions import Completions
@@ -137,14 +137,14 @@ class Api:
         return web.json_response(await ledger(self._engine, min(max(wait_s, 0.0), _LONGEST_WAIT_S)))
 
     async def _release(self, request: web.Request) -> web.Response:
-        """Nobody will come for what a prefill has left here."""
+        """Nobody will come for what a prefill has left here, or computes."""
         body = await read_body(request, ReleaseRequest)
-        exchange, ticket = self._engine.exchange, read_params(body.kv_transfer_params)
-        if exchange is None or not isinstance(ticket, Ticket):
-            raise BadField("no ticket of this node", "kv_transfer_params")
-        if ticket.node != exchange.settings.node_id:
-            raise BadField(f"a ticket of {ticket.node}", "kv_transfer_params")
-        exchange.give_back(ticket)
+        exchange, lent = self._engine.exchange, read_params(body.kv_transfer_params)
+        if exchange is None or not isinstance(lent, Ticket | ByTransfer):
+            raise BadField("no ticket of this node, and no transfer", "kv_transfer_params")
+        if lent.node != exchange.settings.node_id:
+            raise BadField(f"a ticket or a transfer of {lent.node}", "kv_transfer_params")
+        exchange.give_back(lent)
         return web.json_response({})
 
     async def _version(self, request: web.Request) -> web.Response:

@@ -31,15 +31,21 @@ class Inbox:
         """The scheduler has all of them; one that it refuses hears why."""
         jobs, self._jobs = self._jobs, []
         for job in jobs:
-            if job.given_up:
+            if job.given_up and not job.reads_elsewhere:
                 continue
             try:
                 self._add(job, scheduler)
             except (InvalidRequest, Unavailable) as refused:
-                for request_id in job.request_ids:  # a prompt before the bad one
-                    scheduler.abort(request_id)
-                self._outbox.forget(job)
+                self._take_back(job, scheduler)  # a prompt before the bad one
                 job.fail(refused)
+            else:
+                if job.given_up:  # what was lent for it goes back at once
+                    self._take_back(job, scheduler)
+
+    def _take_back(self, job: Job, scheduler: Scheduler) -> None:
+        for request_id in job.request_ids:
+            scheduler.abort(request_id)
+        self._outbox.forget(job)
 
     def _add(self, job: Job, scheduler: Scheduler) -> None:
         for prompt, audio in zip_longest(job.prompts, job.audio):

@@ -69,6 +69,11 @@ class Job:
         return len(self.prompts) * self.params.n
 
     @property
+    def reads_elsewhere(self) -> bool:
+        """Another node may hold something for it."""
+        return self.kv_transfer_params is not None and not self.is_prefill
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Tokens of all prompts, each once however many sequences it has."""
         return sum(map(len, self.prompts))

@@ -76,13 +76,13 @@ class Asked:
         body = self._counted()
         return body if self.params is None else body | {PARAMS: self.params}
 
-    def for_prefill(self, transfer: TransferId | None = None) -> Json:
-        """To the node that computes the prompt; with a transfer id another one may read along."""
+    def for_prefill(self, transfer: TransferId, *, reads_along: bool) -> Json:
+        """To the node that computes the prompt, under a name by which it can be given back."""
         body = {name: value for name, value in self.body.items() if name not in _ABOUT_OUTPUT}
         short = {"max_tokens": 1, "stream": False}
         if "max_completion_tokens" in self.body:
             short["max_completion_tokens"] = 1
-        return body | short | {PARAMS: write_params(Lend(transfer))}
+        return body | short | {PARAMS: write_params(Lend(transfer, reads_along))}
 
     def for_decode(self, ticket: Json) -> Json:
         """To the node that goes on from what the other one has computed."""
@@ -97,7 +97,7 @@ class Asked:
 
 
 def read_along(prefill: NodeId, transfer: TransferId) -> Json:
-    """What a decode node is told while `prefill` computes."""
+    """What decode is told while `prefill` computes; and `prefill`, if nobody will come."""
     return write_params(ByTransfer(prefill, transfer))
 
 

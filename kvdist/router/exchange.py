@@ -27,7 +27,7 @@ from kvdist.router.bodies import PARAMS, Asked, Json, read_along
 from kvdist.router.metrics import Metrics, Way
 from kvdist.router.nodes import Node, Nodes
 from kvdist.router.relay import Relay, as_it_is, read_answer
-from kvdist.router.releases import Releases
+from kvdist.router.releases import Refused, Releases
 from kvdist.router.scope import Scope
 from kvdist.router.settings import RouterSettings
 from kvdist.router.upstream import Upstream
@@ -63,8 +63,8 @@ class _Prefilled:
         return cls(ticket if isinstance(ticket, dict) else None, Found.read(answer.get("usage")))
 
 
-class _Refused(Exception):
-    """A prefill node says that the request is wrong; the client is told so in its words."""
+class _Refused(Refused):
+    """The client is told so in the node's words."""
 
     def __init__(self, response: web.Response) -> None:
         super().__init__(f"status {response.status}")
@@ -157,8 +157,8 @@ class Exchange:
             ) as reply:
                 return await relay.send(reply, lambda: None)
 
-    async def _prefill(self, node: Node, transfer: str | None) -> _Prefilled:
-        body = self._asked.for_prefill(transfer)
+    async def _prefill(self, node: Node, transfer: str, *, reads_along: bool) -> _Prefilled:
+        body = self._asked.for_prefill(transfer, reads_along=reads_along)
         with self._trying(node, "prefill"):
             async with self._upstream.post(node, self._path, body, self._headers) as reply:
                 data = await reply.whole()
@@ -169,8 +169,8 @@ class Exchange:
                 return _Prefilled.read(data)
 
     async def _in_turn(self, prefill: Node, decode: Node, relay: Relay) -> web.StreamResponse:
-        prefilling = asyncio.create_task(self._prefill(prefill, None), name="prefill")
-        is_taken = False
+        transfer, is_taken = uuid.uuid4().hex, False
+        prefilling = self._begin(prefill, transfer, reads_along=False)
         try:
             done = await asyncio.shield(prefilling)
             body = self._asked.for_decode(done.ticket) if done.ticket else self._asked.alone()
@@ -186,12 +186,12 @@ class Exchange:
                     decode = self._decoder(prefill)
         finally:
             if not is_taken:
-                self._abandon(prefill, prefilling)
+                self._releases.start(prefill, transfer, prefilling, self._headers)
 
     async def _overlap(self, prefill: Node, decode: Node, relay: Relay) -> web.StreamResponse:
         transfer, is_taken = uuid.uuid4().hex, False
         body = self._asked.for_decode(read_along(prefill.name, transfer))
-        prefilling = asyncio.create_task(self._prefill(prefill, transfer), name="prefill")
+        prefilling = self._begin(prefill, transfer, reads_along=True)
         try:
             async with Scope() as scope:
                 # Decode would wait for a prefill that doesn't come.
@@ -204,18 +204,12 @@ class Exchange:
                         is_taken = reply.status < 400
                         return await relay.send(reply, lambda: _found(prefilling))
         finally:
-            if is_taken:
-                prefilling.cancel()
-            else:
-                self._abandon(prefill, prefilling)
+            if not (is_taken and _has_ended_well(prefilling)):
+                self._releases.start(prefill, transfer, prefilling, self._headers)
 
-    def _abandon(self, prefill: Node, prefilling: "asyncio.Task[_Prefilled]") -> None:
-        """Nobody comes for what it computes, or has computed."""
-
-        async def ticket() -> Json | None:
-            return (await prefilling).ticket
-
-        self._releases.start(prefill, ticket(), self._headers)
+    def _begin(self, node: Node, transfer: str, *, reads_along: bool) -> "asyncio.Task[_Prefilled]":
+        prefilling = self._prefill(node, transfer, reads_along=reads_along)
+        return asyncio.create_task(prefilling, name="prefill")
 
 
 def _cut(scope: Scope, done: "asyncio.Task[_Prefilled]") -> None:

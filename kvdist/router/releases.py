@@ -2,16 +2,20 @@
 
 Owns:   the requests that do so.
 Knows nothing of: why.
+
+They are named by the transfer id that the router has made, so that it doesn't matter whether the
+prefill node's answer has come, is under way, or was lost.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import structlog
 
-from kvdist.errors import NodeFailed
-from kvdist.router.bodies import PARAMS, Json
+from kvdist.errors import NodeBusy, NodeFailed
+from kvdist.ids import TransferId
+from kvdist.router.bodies import PARAMS, read_along
 from kvdist.router.metrics import Metrics
 from kvdist.router.nodes import Node
 from kvdist.router.upstream import Upstream
@@ -21,8 +25,12 @@ _log = structlog.get_logger(__name__)
 _PATH: Final = "/v1/kv/release"
 #: Then the lease's own life has to end it.
 _PATIENCE_S: Final = 5.0
-#: An answer that takes longer isn't under way: it is still being computed.
-_UNDER_WAY_S: Final = 0.25
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.2
+
+
+class Refused(Exception):
+    """A prefill node has refused the request: it has computed nothing, and computes nothing."""
 
 
 class Releases:
@@ -33,14 +41,16 @@ class Releases:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
-        self, node: Node, ticket: Coroutine[None, None, Json | None], headers: Mapping[str, str]
+        self,
+        node: Node,
+        transfer: TransferId,
+        prefilling: asyncio.Task[Any],
+        headers: Mapping[str, str],
     ) -> None:
-        """Nobody comes for what `node` computes, or has computed: `ticket` waits for its answer.
-
-        An answer may be under way, and then it names a lease. One that isn't is not waited for:
-        cancelled, the request is withdrawn.
-        """
-        task = asyncio.create_task(self._abandon(node, ticket, headers), name="release")
+        """Nobody comes for what `node` computes under that name, or has: `prefilling` ends."""
+        task = asyncio.create_task(
+            self._abandon(node, transfer, prefilling, headers), name="release"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -50,26 +60,36 @@ class Releases:
             await asyncio.wait(self._tasks)
 
     async def _abandon(
-        self, node: Node, ticket: Coroutine[None, None, Json | None], headers: Mapping[str, str]
+        self,
+        node: Node,
+        transfer: TransferId,
+        prefilling: asyncio.Task[Any],
+        headers: Mapping[str, str],
     ) -> None:
-        answer = asyncio.create_task(ticket)
-        await asyncio.wait([answer], timeout=_UNDER_WAY_S)
-        answer.cancel()
-        await asyncio.wait([answer])
-        if answer.cancelled() or answer.exception() is not None:
-            return
-        if (found := answer.result()) is not None:
+        prefilling.cancel()
+        await asyncio.wait([prefilling])
+        error = None if prefilling.cancelled() else prefilling.exception()
+        if not isinstance(error, NodeBusy | Refused):
             self._metrics.released()
-            await self._release(node, found, headers)
+            await self._release(node, transfer, headers)
 
-    async def _release(self, node: Node, ticket: Json, headers: Mapping[str, str]) -> None:
+    async def _release(self, node: Node, transfer: TransferId, headers: Mapping[str, str]) -> None:
         try:
-            async with (
-                asyncio.timeout(_PATIENCE_S),
-                self._upstream.post(node, _PATH, {PARAMS: ticket}, headers) as reply,
-            ):
-                await reply.whole()
-                if reply.status >= 400:
-                    _log.warning("a lease was not released", node=node.name, status=reply.status)
+            async with asyncio.timeout(_PATIENCE_S):
+                for tries_left in reversed(range(_TRIES)):
+                    try:
+                        await self._say(node, transfer, headers)
+                        return
+                    except NodeFailed:
+                        if not tries_left:
+                            raise
+                        await asyncio.sleep(_PAUSE_S)
         except (NodeFailed, TimeoutError) as error:
             _log.warning("a lease was not released", node=node.name, reason=str(error))
+
+    async def _say(self, node: Node, transfer: TransferId, headers: Mapping[str, str]) -> None:
+        body = {PARAMS: read_along(node.name, transfer)}
+        async with self._upstream.post(node, _PATH, body, headers) as reply:
+            await reply.whole()
+            if reply.status >= 400:
+                _log.warning("a lease was not released", node=node.name, status=reply.status)

@@ -65,8 +65,8 @@ def _audit_shares(node: "SimNode") -> None:
             by_hash[lease.reader] += len(lease.block_ids)
     shares = [
         ("T13", by_hash, int(settings.soft_share * lending.pool_blocks)),
-        ("T14", lender.num_parked, settings.max_parked_per_peer),
-        ("T14", {"": lender.num_parked.total()}, settings.max_parked),
+        ("T14", lender.transfers.num_parked, settings.max_parked_per_peer),
+        ("T14", {"": lender.transfers.num_parked.total()}, settings.max_parked),
         *(("T4", w.half.server.num_kept, settings.max_verdicts_per_peer) for w in node.workers),
     ]
     for rule, taken, most in shares:
@@ -80,7 +80,7 @@ def _audit_duties(node: "SimNode") -> None:
     for duty in (Role.PREFILL, Role.DECODE):
         if half.has_left(duty) != (duty in node.left):
             raise InvariantViolation(f"it has left {node.left}, as far as its host knows")
-    if half.has_left(Role.PREFILL) and (half.lender.leases or half.lender.num_questions):
+    if half.has_left(Role.PREFILL) and (half.lender.leases or half.lender.transfers):
         raise InvariantViolation(f"{len(half.lender.leases)} leases of one that doesn't lend")
     if half.has_left(Role.DECODE) and half.borrower.num_elsewhere:
         raise InvariantViolation(f"{half.borrower.num_elsewhere} pulls of one that doesn't read")
@@ -140,8 +140,8 @@ def audit_rest(node: "SimNode") -> str:
         left.append(f"sequences {list(node.scheduler.roster.sequences)}")
     if node.half.lender.leases:
         left.append(f"{len(node.half.lender.leases)} leases")
-    if node.half.lender.num_questions:
-        left.append(f"{node.half.lender.num_questions} questions about transfers")
+    if node.half.lender.transfers:
+        left.append(f"{len(node.half.lender.transfers)} questions about transfers")
     if node.half.contacts.num_waiting:
         left.append(f"{node.half.contacts.num_waiting} messages that wait for a hello")
     if node.half.borrower.num_open:

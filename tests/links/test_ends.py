@@ -70,7 +70,7 @@ def test_a_node_that_drains_ends_when_its_last_word_is_said() -> None:
             await decode.ask("Both have met.", 1, await prefill.prefill("Both have met."))
             along = write_params(ByTransfer("p0", "a transfer that nobody prefills"))
             asking = asyncio.create_task(decode.ask("A prompt of some length", 1, along))
-            await until(lambda: prefill.exchange.half.lender.num_questions)
+            await until(lambda: prefill.exchange.half.lender.transfers)
             prefill.engine.drain()
             await until(lambda: not prefill.engine._is_running)
             await asking

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from kvdist.connector.params import ByTransfer, write_params
 from kvdist.errors import ConfigError
 from kvdist.node.build import NodeSettings, build_api
 from kvdist.node.job import Job
@@ -68,6 +69,38 @@ def test_a_ticket_is_given_back() -> None:
             other = {"kv_transfer_params": first["kv_transfer_params"] | {"remote_engine_id": "x"}}
             status, error = await post(prefill, "/v1/kv/release", other)
             assert (status, error["error"]["param"]) == (400, "kv_transfer_params")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("reads_along", [True, False])
+def test_what_has_no_ticket_yet_is_given_back_by_its_name(reads_along: bool) -> None:
+    """A17: its answer was lost, is still computed, or it comes later than the release."""
+
+    async def main() -> None:
+        async with a_pair(lease_s=600.0, life_s=900.0) as (p, d), http(p) as prefill:
+            named = {"transfer_id": "t", "read_along": reads_along}
+            lend = {"do_remote_decode": True, "kvdist": named}
+            ask = {"prompt": PROMPT, "kv_transfer_params": lend}
+            release = {"kv_transfer_params": write_params(ByTransfer("p0", "t"))}
+            await post(prefill, "/v1/completions", ask)  # and what it says is lost
+            assert p.exchange.held["leases"] == 1
+            assert await post(prefill, "/v1/kv/release", release) == (200, {})
+            await p.rest()
+            status, error = await post(prefill, "/v1/completions", ask)
+            assert (status, "given back" in error["error"]["message"]) == (400, True)
+
+            named["transfer_id"] = "u"
+            asking = asyncio.create_task(post(prefill, "/v1/completions", ask))
+            while not len(p.exchange.half.lender.transfers):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            p.exchange.give_back(ByTransfer("p0", "u"))
+            status, answer = await asking
+            assert (status, answer["kv_transfer_params"]) == (200, None)
+            await p.rest()
+            assert await d.ask(PROMPT, 4) == [perfect(PROMPT, 4)]
+            other = {"kv_transfer_params": write_params(ByTransfer("d0", "u"))}
+            assert (await post(prefill, "/v1/kv/release", other))[0] == 400
 
     asyncio.run(main())
 

@@ -55,6 +55,10 @@ class FakeNode:
         #: Whose prompts this one reads along.
         self.others: Iterable[FakeNode] = ()
         self.released: list[Json] = []
+        #: So many get no answer, and change nothing.
+        self.loses_releases = 0
+        #: False: this one has all that it needs.
+        self.reads_along = True
         self.num_cancelled = 0
         #: Answers wait for it; streams after their first piece.
         self.go_on = asyncio.Event()
@@ -97,7 +101,7 @@ class FakeNode:
             if params.get("do_remote_decode"):
                 self.transfers.add(transfer)
                 return web.json_response(self._whole("") | {"kv_transfer_params": self.ticket})
-            if transfer is not None:
+            if transfer is not None and self.reads_along:
                 await until(lambda: any(transfer in node.transfers for node in self.others))
             if body.get("stream"):
                 return await self._stream(request, body)
@@ -153,6 +157,9 @@ class FakeNode:
         return web.json_response({"error": {"message": f"{self.name} says no"}}, status=status)
 
     async def _release(self, request: web.Request) -> web.Response:
+        if self.loses_releases:
+            self.loses_releases -= 1
+            return self._error(request, 0)
         self.released.append((await request.json())["kv_transfer_params"])
         return web.json_response({})
 

@@ -29,6 +29,15 @@ def transfer(params: Json | None) -> str:
     return str((params or {}).get("kvdist", {}).get("transfer_id"))
 
 
+def by_name(prefill: FakeNode) -> Json:
+    """What names the first transfer that it was asked for."""
+    return {
+        "do_remote_prefill": True,
+        "remote_engine_id": prefill.name,
+        "kvdist": {"transfer_id": transfer(prefill.params[0])},
+    }
+
+
 # -- before the first byte ---------------------------------------------------------------------
 
 
@@ -72,7 +81,7 @@ def test_a_lease_that_nobody_will_use_is_released(overlap: bool) -> None:
         status, answer = await asking
         assert (status, answer["error"]["type"]) == (503, "overloaded_error")
         await until(lambda: prefill.released)
-        assert prefill.released == [LEASE]
+        assert prefill.released == [by_name(prefill)]
         assert await router.number("releases_total") == 1
 
     talk(conversation, overlap=overlap)
@@ -310,28 +319,84 @@ def test_a_client_that_leaves_before_decode_answers_leaves_no_lease(overlap: boo
         await until(lambda: prefill.asked and decode.asked and router.requests("p0") == 0)
         asking.cancel()
         await until(lambda: decode.num_cancelled == 1)
-        await until(lambda: prefill.released == [LEASE])
+        await until(lambda: prefill.released == [by_name(prefill)])
 
     talk(conversation, overlap=overlap)
 
 
 @BOTH_WAYS
-def test_a_client_that_leaves_when_the_ticket_is_under_way(overlap: bool) -> None:
+def test_a_client_that_leaves_while_prefill_computes_leaves_no_lease(overlap: bool) -> None:
+    """Its answer may be under way already, and name a lease."""
+
     async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
         prefill.begin.clear()
         decode.begin.clear()
         asking = asyncio.create_task(router.post(BODY))
         await until(lambda: prefill.asked and (decode.asked or not overlap))
         asking.cancel()
-        await until(lambda: has_left(router))
-        prefill.begin.set()
-        await until(lambda: prefill.released == [LEASE])
-        assert not prefill.num_cancelled
-
-    def has_left(router: Running) -> bool:
-        return not router.api.completions._open
+        await until(lambda: prefill.released == [by_name(prefill)])
 
     talk(conversation, overlap=overlap)
+
+
+# -- prefill's answer is lost ------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_a_lease_whose_name_was_lost_is_released(overlap: bool) -> None:
+    """A17: the connection breaks when prefill has computed."""
+
+    async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
+        prefill.statuses = [0]
+        if overlap:
+            decode.begin.clear()
+        asking = asyncio.create_task(router.post(BODY))
+        await until(lambda: prefill.released)
+        decode.begin.set()
+        assert (await asking)[0] == 200
+        assert prefill.released[0] == by_name(prefill)
+
+    talk(conversation, overlap=overlap)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("status", [503, 400])
+def test_what_prefill_has_refused_is_not_released(status: int, overlap: bool) -> None:
+    async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
+        prefill.statuses = [status]
+        if overlap:
+            decode.begin.clear()
+        asking = asyncio.create_task(router.post(BODY))
+        await until(lambda: router.requests("p0") == 0 and prefill.asked)
+        decode.begin.set()
+        await asking
+        await router.api._cluster.releases.close()
+        assert not prefill.released
+
+    talk(conversation, overlap=overlap)
+
+
+def test_a_release_that_does_not_get_through_is_said_again() -> None:
+    async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
+        prefill.loses_releases = 2
+        decode.statuses = [400]
+        await router.post(BODY)
+        await until(lambda: prefill.released == [by_name(prefill)])
+
+    talk(conversation)
+
+
+def test_a_decode_node_that_answers_first_leaves_no_lease() -> None:
+    """It had all of the prompt, and prefill computes on for nobody."""
+
+    async def conversation(router: Running, prefill: FakeNode, decode: FakeNode) -> None:
+        prefill.begin.clear()
+        decode.reads_along = False
+        assert (await router.post(BODY))[0] == 200
+        await until(lambda: prefill.released == [by_name(prefill)])
+        await until(lambda: prefill.num_cancelled == 1)
+
+    talk(conversation)
 
 
 def test_a_client_that_leaves_a_stream_ends_it() -> None:

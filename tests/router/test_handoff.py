@@ -77,7 +77,9 @@ def test_a_ticket_goes_from_prefill_to_decode_as_it_is() -> None:
         assert not decode.asked
         prefill.begin.set()
         assert (await asking)[0] == 200
-        assert prefill.params == [{"do_remote_decode": True, "kvdist": {}}]
+        (ours,) = prefill.params
+        assert ours is not None and len(ours["kvdist"].pop("transfer_id")) == 32
+        assert ours == {"do_remote_decode": True, "kvdist": {"read_along": False}}
         assert decode.asked == [BODY | {"kv_transfer_params": LEASE}]
         assert not prefill.released
 

@@ -58,7 +58,7 @@ def test_new_prefills_are_refused_and_nothing_has_changed() -> None:
         town.p.scheduler.add(
             "new", prompt(1), prefill_only=True, kv_transfer_params=write_params(Lend("t"))
         )
-    assert town.p.scheduler.idle and not town.p.half.lender.num_questions
+    assert town.p.scheduler.idle and not town.p.half.lender.transfers
     assert has_left(town, "p", PREFILL)
     town.rest()
 

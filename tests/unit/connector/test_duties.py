@@ -86,7 +86,7 @@ def test_who_lends_nothing_says_why(why: NoTicket) -> None:
         ("d", Lent(PullId(3), RUN, None, why)),
         ("d", StreamState("t", Progress.GONE, None, why)),
     ]
-    assert not owner.lender.num_questions, "nobody waits for what won't come"
+    assert not owner.lender.transfers, "nobody waits for what won't come"
 
 
 def test_who_lends_again() -> None:

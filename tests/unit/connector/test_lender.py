@@ -428,7 +428,7 @@ def test_nobody_asks_for_ever() -> None:
     owner.lender.on_stream("d", Stream("t"))
     owner.later(3.0)
     assert states(owner) == [("GONE", False)], "repeats don't make it wait longer"
-    assert owner.lender.num_questions == 0
+    assert len(owner.lender.transfers) == 0
 
 
 def test_a16() -> None:
@@ -436,15 +436,15 @@ def test_a16() -> None:
     owner = Owner(max_parked=256, max_parked_per_peer=64)
     for number in range(10_000):
         owner.lender.on_stream(f"peer {number % 20}", Stream(f"t{number}"))
-    assert owner.lender.num_questions == 256
+    assert len(owner.lender.transfers) == 256
     assert len(owner.said()) == owner.lender.counts["parked questions over the limit"] == 9744
     owner.later(5.0)
     assert len(owner.said()) == 256, "each is answered"
-    assert owner.lender.num_questions == 0
+    assert len(owner.lender.transfers) == 0
     assert not len(owner.lender.timers)
     for number in range(1000):
         owner.lender.on_stream("one", Stream(f"t{number}"))
-    assert owner.lender.num_questions == 64
+    assert len(owner.lender.transfers) == 64
 
 
 def test_k5_transfers_that_are_known_take_no_place() -> None:
@@ -585,7 +585,7 @@ def test_a_transfer_that_is_over_is_known_to_be() -> None:
     assert states(owner) == [("GONE", False)]
     owner.lender.on_stream("d", Stream("t0"))
     assert states(owner) == [], "forgotten, so it may still come"
-    assert len(owner.lender._over) == 4
+    assert len(owner.lender.transfers.over) == 4
 
 
 def test_whoever_waits_hears_that_it_failed() -> None:

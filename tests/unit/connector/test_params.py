@@ -21,7 +21,7 @@ TICKETS = st.builds(
     st.integers(0, 1 << 16).map(Rank),
 )
 WISHES = st.one_of(
-    st.builds(Lend, st.none() | NAMES),
+    st.builds(Lend, st.none() | NAMES, st.booleans()),
     st.builds(ByHash, NAMES),
     st.builds(ByTransfer, NAMES, NAMES),
     TICKETS,
@@ -37,6 +37,13 @@ def test_read_as_written(wish: Source | Lend) -> None:
 @pytest.mark.parametrize("params", [None, {}, {"do_remote_prefill": False}, {"kvdist": None}])
 def test_nothing_is_asked_for(params: Any) -> None:
     assert read_params(params) is None
+
+
+def test_who_names_a_transfer_reads_along_unless_told() -> None:
+    assert write_params(Lend("t"))["kvdist"] == {"transfer_id": "t"}
+    assert write_params(Lend("t", reads_along=False))["kvdist"]["read_along"] is False
+    with pytest.raises(InvalidRequest, match="read_along"):
+        read_params({"do_remote_decode": True, "kvdist": {"read_along": "no"}})
 
 
 WRONG_OUTER: list[tuple[str, Any]] = [

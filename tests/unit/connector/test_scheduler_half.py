@@ -21,7 +21,7 @@ def test_only_prefills_are_lent() -> None:
             "both", prompt(1), SamplingParams(max_new_tokens=2, n=2), kv_transfer_params=LEND
         )
     assert town.p.scheduler.idle
-    assert not town.p.half.lender.num_questions
+    assert not town.p.half.lender.transfers
 
 
 def test_a_prefill_is_for_one() -> None:
@@ -32,7 +32,7 @@ def test_a_prefill_is_for_one() -> None:
             "two", prompt(1), SamplingParams(n=2), prefill_only=True, kv_transfer_params=LEND
         )
     assert town.p.scheduler.idle
-    assert not town.p.half.lender.num_questions
+    assert not town.p.half.lender.transfers
 
 
 def test_not_ready_while_too_much_is_in_quarantine() -> None:
