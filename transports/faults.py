@@ -10,8 +10,9 @@ others break a wire's contract, which must end in an error at the side that sees
 link.
 """
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
@@ -93,23 +94,43 @@ class Plan:
 
     faults: tuple[Fault, ...] = ()
 
+    def of_wire(self, number: int) -> tuple[Fault, ...]:
+        """What goes wrong on one wire of the transport, counted from 0."""
+        return tuple(fault for fault in self.faults if fault.wire in (None, number))
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.faults)) or "no faults"
 
 
+@dataclass(frozen=True, slots=True)
+class RandomPlan:
+    """A `random_plan` for each wire, however many there are, made when the wire is."""
+
+    seed: int
+    rates: Mapping[Kind, float]
+    frames: int = 200
+    first: int = 2
+
+    def of_wire(self, number: int) -> tuple[Fault, ...]:
+        """See `Plan.of_wire`."""
+        plan = random_plan(self.seed, self.rates, frames=self.frames, first=self.first, wire=number)
+        return plan.faults
+
+
 def random_plan(
-    seed: int, rates: Mapping[Kind, float], *, frames: int = 200, first: int = 2, wires: int = 1
+    seed: int, rates: Mapping[Kind, float], *, frames: int = 200, first: int = 2, wire: int = 0
 ) -> Plan:
-    """Each frame of each wire, from the `first`, meets each kind at its rate, and so does each
+    """Each frame of a wire, from the `first`, meets each kind at its rate, and so does each
     read; the same seed gives the same plan.
 
     >>> print(random_plan(1, {Kind.DROP: 0.01}, frames=100))
-    drop: at=15, wire=0
-    drop: at=93, wire=0
-    drop: direction=in, at=83, wire=0
+    drop: direction=in, at=12, wire=0
+    drop: direction=in, at=72, wire=0
+    drop: direction=in, at=78, wire=0
     """
-    chance = random.Random(seed)
+    chance = random.Random(f"{seed} {wire}")
     directions: tuple[Direction, ...] = ("out", "in", "read")
+    kinds = sorted(rates, key=lambda kind: kind.name)
     found = [
         Fault(
             kind=kind,
@@ -121,13 +142,23 @@ def random_plan(
             part=chance.choice(_PARTS) if kind is Kind.CORRUPT else "head",
             mask=chance.randrange(1, 256) if kind is Kind.CORRUPT else 0xFF,
         )
-        for wire in range(wires)
         for direction in directions
-        for at in range(0 if direction == "read" else first, frames)
-        for kind, rate in sorted(rates.items(), key=lambda item: item[0].name)
-        if (direction != "read" or kind in LIES) and chance.random() < rate
+        for kind in kinds
+        if direction != "read" or kind in LIES
+        for at in _hits(rates[kind], 0 if direction == "read" else first, frames, chance)
     ]
-    return Plan(tuple(found))
+    return Plan(tuple(sorted(found, key=lambda fault: fault.at)))
+
+
+def _hits(rate: float, first: int, end: int, chance: random.Random) -> Iterator[int]:
+    """Which of `range(first, end)` a rate hits; what is drawn is gaps, as most are spared."""
+    at = first - 1
+    while rate > 0:
+        gap = 0 if rate >= 1 else math.log(1.0 - chance.random()) / math.log1p(-rate)
+        if at + 1 + gap >= end:
+            return
+        at += 1 + int(gap)
+        yield at
 
 
 _PARTS: Final[tuple[Part, ...]] = ("head", "meta", "body")

@@ -21,7 +21,7 @@ from transports.api import Read
 from transports.base import WireTransport
 from transports.buffers import Cursor, copy, total
 from transports.errors import PeerLost, ReadCancelled, RemoteProtocol, TransportError
-from transports.faults import AROUND, Direction, Fault, Kind, Plan
+from transports.faults import AROUND, Direction, Fault, Kind, Plan, RandomPlan
 from transports.frame import HEAD_BYTES, Type, decode
 from transports.pieces import Pieces
 from transports.wire import RemoteRegion, Wire
@@ -36,7 +36,7 @@ _LATE_S: Final = 0.01
 class FaultyTransport(WrappedTransport):
     """A transport whose wires have the plan's faults."""
 
-    def __init__(self, inner: WireTransport, plan: Plan) -> None:
+    def __init__(self, inner: WireTransport, plan: Plan | RandomPlan) -> None:
         super().__init__(inner)
         self.plan = plan
         #: What has gone wrong so far, with the number of the wire.
@@ -46,7 +46,7 @@ class FaultyTransport(WrappedTransport):
     def wrap(self, wire: Wire) -> Wire:
         """See `WrappedTransport.wrap`."""
         number, self._num_wires = self._num_wires, self._num_wires + 1
-        faults = [fault for fault in self.plan.faults if fault.wire in (None, number)]
+        faults = self.plan.of_wire(number)
         return FaultyWire(wire, faults, lambda fault: self.happened.append((number, fault)))
 
 

@@ -18,7 +18,7 @@ from kvdist.errors import ConfigError
 from kvdist.links.marks import AtMark
 from transports.api import Transport
 from transports.base import WireTransport
-from transports.faults import Kind, random_plan
+from transports.faults import Kind, RandomPlan
 from transports.faulty import FaultyTransport
 
 _log = structlog.get_logger(__name__)
@@ -27,7 +27,6 @@ KINDS: Final = {kind.name.lower().replace("_", "-"): kind for kind in Kind}
 #: The handshake and the introduction go well; a wire lives for so many frames, at most.
 _FIRST: Final = 4
 _FRAMES: Final = 2000
-_WIRES: Final = 64
 _LOOK_S: Final = 0.05
 
 
@@ -67,7 +66,7 @@ def read_faults(text: str) -> Faults:
 def with_faults(transport: Transport, faults: Faults) -> FaultyTransport:
     """The same transport, but that things go wrong."""
     assert isinstance(transport, WireTransport)
-    plan = random_plan(faults.seed, faults.rates, frames=_FRAMES, first=_FIRST, wires=_WIRES)
+    plan = RandomPlan(faults.seed, faults.rates, frames=_FRAMES, first=_FIRST)
     return FaultyTransport(transport, plan)
 
 
