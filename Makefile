@@ -18,8 +18,9 @@ setup: .venv/ready ## the virtual environment, made anew only when what it holds
 demo: setup ## the block manager's life, told by the walk-through
 	@$(BIN)/python examples/01_walkthrough.py
 
+# Two at once: many tests wait, or begin processes of their own.
 test: setup lint ## lint, then every test that needs no GPU and no long time
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 fast: setup ## the tests alone, last time's failures first, up to the first failure
 	@$(BIN)/python -m pytest -q -x --failed-first

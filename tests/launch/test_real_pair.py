@@ -57,7 +57,9 @@ async def assert_at_rest(cluster: Cluster, within_s: float) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("flag", ["--overlap", "--no-overlap"])
+@pytest.mark.parametrize(
+    "flag", ["--overlap", pytest.param("--no-overlap", marks=pytest.mark.slow)]
+)
 def test_a_storm_of_clients_that_leave_leaves_nothing(flag: str) -> None:
     """P5, A17. A lease whose answer the router missed by a hair ends by its own life, 30 s."""
 
