@@ -162,7 +162,7 @@ def _unreadable(path: Path) -> str:
         ("list.jsonl", b"[1, 2]\n"),
         ("empty.jsonl", b""),
         ("empty.jsonl.gz", b""),
-        ("empty_inside.jsonl.gz", gzip.compress(b"")),
+        ("empty_inside.jsonl.gz", gzip.compress(b"", mtime=0)),
         ("huge.jsonl", b'{"format": ' + b"9" * 5000 + b"}\n"),
         ("deep.jsonl", b"[" * 100_000),
         ("format.jsonl", b'{"format": 2}\n'),

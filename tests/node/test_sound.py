@@ -78,7 +78,11 @@ def test_too_long_sound() -> None:
         windows(written(tone(MAX_WINDOWS + 1)), WINDOW)
 
 
-@pytest.mark.parametrize("content", [b"", b"RIFF", b"no sound" * 1000, written(tone(0)).getvalue()])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"RIFF", b"no sound" * 1000, written(tone(0)).getvalue()],
+    ids=["nothing", "a beginning", "something else", "no samples"],
+)
 def test_files_without_sound(content: bytes) -> None:
     with pytest.raises(InvalidRequest):
         windows(io.BytesIO(content), WINDOW)
