@@ -42,8 +42,9 @@ class Settings:
     #: ... and how many may wait, in all and from one peer.
     max_parked: int = 256
     max_parked_per_peer: int = 64
-    #: A worker that hasn't acknowledged for that long is lost (T5).
-    ack_s: float = 5.0
+    #: A worker that hasn't acknowledged for that long is lost (T5). One that has died is noticed at
+    #: once: this is for one that hangs, not for one whose machine has far too much to do.
+    ack_s: float = 15.0
     #: Bytes that don't come to rest: after so long the link, the endpoint, the transport's context
     #: and the worker are given up, one after the other (T17).
     escalation_s: tuple[float, float, float, float] = (5.0, 15.0, 30.0, 60.0)

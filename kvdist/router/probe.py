@@ -6,7 +6,6 @@ Knows nothing of: requests of clients.
 
 import asyncio
 from http import HTTPStatus
-from typing import Final
 
 from kvdist.errors import NodeFailed
 from kvdist.router.nodes import Node, Nodes
@@ -14,9 +13,6 @@ from kvdist.router.registry import LOOK_S, Registry
 from kvdist.router.settings import StaticNode
 from kvdist.router.upstream import Upstream
 from kvdist.web.membership import BEAT_S, EXPIRES_S
-
-#: A node that is given beforehand and doesn't answer so often in a row is gone.
-_MAX_MISSED: Final = int(EXPIRES_S / BEAT_S)
 
 
 async def expire(registry: Registry) -> None:
@@ -30,17 +26,17 @@ async def expire(registry: Registry) -> None:
 
 async def watch(static: StaticNode, nodes: Nodes, upstream: Upstream) -> None:
     """Ask this node again and again; until it is cancelled."""
-    node, num_missed = _there(static, nodes), 0
+    loop = asyncio.get_running_loop()
+    node, heard_s = _there(static, nodes), loop.time()
     while True:
         ready = await _ready(node, upstream)
-        if ready is None:
-            num_missed += 1
-            node.ready = False
-            if num_missed == _MAX_MISSED:  # whoever waits for it needn't any more
-                node = _there(static, nodes)
-        else:
-            num_missed = 0
+        if ready is not None:
+            heard_s = loop.time()
             node.heard(ready=ready, role=static.role)
+        else:
+            node.ready = False
+            if loop.time() > heard_s + EXPIRES_S:  # whoever waits for it needn't any more
+                node, heard_s = _there(static, nodes), loop.time()
         await asyncio.sleep(BEAT_S)
 
 

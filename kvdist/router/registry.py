@@ -13,7 +13,7 @@ import structlog
 from kvdist.errors import Superseded, Unavailable
 from kvdist.ids import NodeId
 from kvdist.router.nodes import Node, Nodes
-from kvdist.web.membership import EXPIRES_S, MAX_MEMBERS, Member
+from kvdist.web.membership import EXPIRES_S, MAX_MEMBERS, SILENT_S, Member
 
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +74,8 @@ class Registry:
             self._end(name, "it has ended", over=entry.member.incarnation)
 
     def expire(self, now_s: float) -> None:
-        """Who has been silent for too long is gone, though the same run may come back.
+        """Who is silent gets nothing new; who has been for too long is gone, though that run may
+        come back.
 
         To be called every `LOOK_S`. If nobody did for longer, it is this process that has stood
         still, and what nodes have said meanwhile is still to be read.
@@ -84,9 +85,13 @@ class Registry:
         for name, entry in list(self._entries.items()):
             if stood_still_s > LOOK_S:
                 entry.heard_s += stood_still_s
-            if now_s - entry.heard_s > EXPIRES_S:
+            silent_s = now_s - entry.heard_s
+            if silent_s > EXPIRES_S:
                 why = f"nothing was heard of it for {EXPIRES_S:g} s"
                 self._end(name, why, over=entry.member.incarnation - 1)
+            elif silent_s > SILENT_S and entry.node.ready:
+                entry.node.ready = False
+                _log.warning("node silent", node=name, silent_s=round(silent_s, 1))
 
     def _admit(self, member: Member, now_s: float) -> None:
         if (taken := self._nodes.get(member.node_id)) is not None:

@@ -19,8 +19,11 @@ from kvdist.ids import NodeId
 
 #: So often a node says that it is there.
 BEAT_S: Final = 2.0
-#: It is gone when it has said nothing for so long.
-EXPIRES_S: Final = 6.0
+#: When it has said nothing for so long it gets nothing new ...
+SILENT_S: Final = 6.0
+#: ... and after so long it is gone, and nobody waits for it. A machine with far too much to do
+#: keeps a process from its turn for seconds, and what that node is doing isn't lost for it.
+EXPIRES_S: Final = 20.0
 #: Nodes of one registry.
 MAX_MEMBERS: Final = 1024
 

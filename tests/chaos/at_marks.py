@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import zip_longest
+from math import inf
 from typing import Final, Literal, TypeAlias, get_args
 
 from kvdist.links.marks import MARKS
@@ -20,19 +21,13 @@ from tests.chaos.scene import Scene
 
 #: To whoever stands at the mark: a node's process, or its worker; `other` is that node's other one.
 AtMark: TypeAlias = Literal["kill", "kill the other", "kill both", "stand still"]
-#: A mark that isn't passed by then isn't on anybody's way.
-_PASSES_S: Final = 6.0
+#: A mark that isn't passed so long after the node is ready isn't on anybody's way.
+_PASSES_S: Final = 4.0
 _STILL_S: Final = (0.2, 7.0)
 #: After its node, or after it was let go.
 _WORKER_ENDS_S: Final = 10.0
 #: One node after the other has so many, since the other has to be started anew, too.
 _IN_A_ROW: Final = 4
-#: What clients of a play never make anybody say, or hardly.
-RARE: Final = frozenset(
-    f"{name}-{end}"
-    for name in ("refused", "withdrawn", "still-reading")
-    for end in ("said", "heard")
-)
 
 
 class AtMarks:
@@ -103,13 +98,20 @@ class AtMarks:
             await self._gone(victim, both[1:])
 
     async def _standing(self, victim: Process) -> int | None:
-        """Whoever of it stands still, once it does."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PASSES_S):
-                while (pid := victim.standing) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                return pid
-        return None
+        """Whoever of it stands still, once it does; perhaps before it is ready."""
+        getting_ready, loop = asyncio.create_task(victim.ready()), asyncio.get_running_loop()
+        until_s = inf
+        try:
+            while (pid := victim.standing) is None and loop.time() < until_s:
+                if getting_ready.done():
+                    until_s = min(until_s, loop.time() + _PASSES_S)
+                await asyncio.sleep(0.01)
+            return pid
+        finally:
+            getting_ready.cancel()
+            await asyncio.wait([getting_ready])
+            if not getting_ready.cancelled():
+                getting_ready.exception()
 
     async def _gone(self, victim: Process, workers: list[int]) -> None:
         """A worker goes when its node has gone."""

@@ -10,6 +10,7 @@ Knows nothing of: what befalls the nodes.
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -64,12 +65,11 @@ class Clients:
         self._http, self._report = http, report
         self._chance = random.Random(f"clients {scene.seed}")
 
-    async def run(self) -> None:
-        """All of them, until the play's time is over and each has its last answer."""
-        until_s = asyncio.get_running_loop().time() + self._scene.seconds
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """All of them, until the play is over, and each has its last answer."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._scene.num_clients):
-                group.create_task(self._one(until_s))
+                group.create_task(self._one(is_over))
 
     async def storm(self) -> None:
         """Many come, and leave at once."""
@@ -79,9 +79,8 @@ class Clients:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def _one(self, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        while loop.time() < until_s:
+    async def _one(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
             if self._chance.random() < 0.08:
                 await self._leave()
             elif not await self._ask():

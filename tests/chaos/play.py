@@ -6,7 +6,7 @@ Knows nothing of: what clients ask, what befalls whom.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ _ROLES: Final = {"p0": "prefill", "d0": "decode"}
 #: More than a lease and what has to run out after it.
 _REST_S: Final = 75
 _MAX_GROWN_MIB: Final = 24.0
+_LOOK_S: Final = 0.5
 _MAX_MORE_FILES: Final = 12
 
 
@@ -65,31 +66,50 @@ async def _run(scene: Scene, truth: Truth, processes: dict[str, Process], report
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         clients = Clients(scene, truth, urls, http, report)
-        until_s = asyncio.get_running_loop().time() + scene.seconds - QUIET_S
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + scene.seconds
         if scene.marks:
-            deeds = asyncio.create_task(AtMarks(scene, processes, report).run(until_s))
+            deeds = asyncio.create_task(AtMarks(scene, processes, report).run(until_s - QUIET_S))
         else:
             told = Deeds(scene, processes, report, clients.storm)
-            deeds = asyncio.create_task(told.run(until_s))
+            deeds = asyncio.create_task(told.run(until_s - QUIET_S))
         watching = asyncio.create_task(_watch(scene, began, report))
-        await clients.run()
+        await clients.run(lambda: loop.time() >= until_s and deeds.done())
         await deeds
         await watching
 
 
 async def _watch(scene: Scene, processes: dict[int, Process], report: Report) -> None:
-    """Who lives from begin to end is no larger at the end than in the middle."""
-    await asyncio.sleep(scene.seconds / 2)
-    before = {pid: (remains.resident_mib(pid), remains.open_files(pid)) for pid in processes}
-    await asyncio.sleep(scene.seconds / 2)
+    """Who lives from begin to end is never as large in the middle as it always is in the end."""
+    third = scene.seconds / 3
+    await asyncio.sleep(third)
+    before = await _seen(processes, third, max)
+    after = await _seen(processes, third, min)
     for pid, process in processes.items():
-        size, files = remains.resident_mib(pid), remains.open_files(pid)
-        if not size or process.pid != pid:
+        if process.pid != pid or process.has_ended or pid not in before or pid not in after:
             continue
-        told = {"MiB": [round(before[pid][0], 1), round(size, 1)], "files": [before[pid][1], files]}
+        (size_0, files_0), (size_1, files_1) = before[pid], after[pid]
+        told = {"MiB": [round(size_0, 1), round(size_1, 1)], "files": [files_0, files_1]}
         report.figures[f"{process.name}, which lived all the time"] = told
-        if size - before[pid][0] > _MAX_GROWN_MIB or files - before[pid][1] > _MAX_MORE_FILES:
+        if size_1 - size_0 > _MAX_GROWN_MIB or files_1 - files_0 > _MAX_MORE_FILES:
             report.find(f"{process.name} grows: {told}")
+
+
+async def _seen(
+    processes: Iterable[int], seconds: float, choose: Callable[[float, float], float]
+) -> dict[int, tuple[float, float]]:
+    """Memory in MiB and open files, the most or the least in that time."""
+    loop, found = asyncio.get_running_loop(), dict[int, tuple[float, float]]()
+    until_s = loop.time() + seconds
+    while loop.time() < until_s:
+        for pid in processes:
+            if not (size := remains.resident_mib(pid)):
+                continue  # it is gone
+            files = remains.open_files(pid)
+            size_0, files_0 = found.get(pid, (size, files))
+            found[pid] = choose(size_0, size), choose(files_0, files)
+        await asyncio.sleep(_LOOK_S)
+    return found
 
 
 async def _rest(processes: dict[str, Process], report: Report) -> None:

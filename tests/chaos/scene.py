@@ -48,6 +48,8 @@ class Scene:
         return f"{self.name} over {self.transport}, seed {self.seed}"
 
 
+#: What clients of a play make nobody say, or hardly ever.
+_SELDOM: Final = ("refused", "denied", "withdrawn", "still-reading")
 _PLAIN: Final = Scene(name="", transport="tcp", seed=0, seconds=0)
 #: By name, but for transport, seed and length.
 SCENES: Final[dict[str, Scene]] = {
@@ -67,7 +69,8 @@ SCENES: Final[dict[str, Scene]] = {
             pause_s=(0.5, 1.0),
         ),
         # In the midst of a transfer, which takes several bursts where it is read along.
-        replace(_PLAIN, name="marks", marks=tuple(MARKS), chunk_tokens=64, num_clients=4),
+        replace(_PLAIN, name="marks", chunk_tokens=64, num_clients=4,
+                marks=tuple(mark for mark in MARKS if not mark.startswith(_SELDOM))),
         replace(_PLAIN, name="router dies", through_router=True, victims=("router",),
                 deeds=("kill node", "kill node", "end", "stop node", "storm")),
         replace(_PLAIN, name="anybody", through_router=True, victims=("router", "p0", "d0"),

@@ -23,3 +23,5 @@ def test_promises_are_kept(scene: Scene, tmp_path: Path) -> None:
     report = asyncio.run(play(replace(scene, seconds=6.0), tmp_path))
     assert not report.findings, report.text
     assert report.counts["right"] + report.counts["right, with tokens of another node"] > 0
+    if scene.marks:
+        assert any(" at " in told for told in report.counts), report.text

@@ -1,5 +1,6 @@
 """Who is there: runs of a node in order (T21), silence, and this process standing still (T22)."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from kvdist.errors import NodeFailed, Superseded, Unavailable
 from kvdist.router import registry as module
 from kvdist.router.nodes import Node, Nodes
 from kvdist.router.registry import LOOK_S, Registry
-from kvdist.web.membership import EXPIRES_S, Member
+from kvdist.web.membership import EXPIRES_S, SILENT_S, Member
 
 
 def member(node_id: str = "p0", incarnation: int = 1, **more: Any) -> Member:
@@ -51,13 +52,39 @@ def test_a_node_is_there_until_it_is_silent() -> None:
     assert not names(nodes) and not found.members
 
 
+def test_a_silent_node_gets_nothing_new_and_goes_on_with_what_it_has() -> None:
+    """A machine that has too much to do: what is under way there isn't lost."""
+
+    async def wait(node: Node) -> None:
+        async with node.asked():
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        found, nodes = registry()
+        found.heard(member(role="decode"), 0)
+        (node,) = nodes
+        waiting = asyncio.create_task(wait(node))
+        await asyncio.sleep(0)
+        look(found, 0, SILENT_S + 2)
+        assert nodes.decoder("m") is None
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        found.heard(member(role="decode"), SILENT_S + 2)
+        assert nodes.decoder("m") is node
+        look(found, SILENT_S + 2, SILENT_S + 3 + EXPIRES_S)
+        with pytest.raises(NodeFailed, match="nothing was heard"):
+            await waiting
+
+    asyncio.run(main())
+
+
 def test_a_node_that_was_silent_may_come_back() -> None:
     found, nodes = registry()
     found.heard(member(incarnation=7), 0)
-    look(found, 0, 10)
+    look(found, 0, 30)
     with pytest.raises(Superseded):
-        found.heard(member(incarnation=6), 10)
-    found.heard(member(incarnation=7), 10)
+        found.heard(member(incarnation=6), 30)
+    found.heard(member(incarnation=7), 30)
     assert names(nodes) == ["p0"]
 
 
