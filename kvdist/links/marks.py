@@ -39,13 +39,18 @@ class Passed(NamedTuple):
     side: Literal["owner", "reader"] | None
 
 
+_names: Final[dict[type, str]] = {}
+
+
 def name_of(kind: type) -> str:
     """As marks have it.
 
     >>> name_of(said.StreamState)
     'stream-state'
     """
-    return re.sub("(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    if kind not in _names:  # every message asks, and links are waited for
+        _names[kind] = re.sub("(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    return _names[kind]
 
 
 _BY_READERS: Final = frozenset(
