@@ -107,13 +107,15 @@ def speech_of(capacity: Capacity) -> Speech | None:
 def _stub(
     settings: WorkerSettings, allocate: _Allocator, links: WorkerThread | None
 ) -> tuple[Runner, Capacity]:
-    config = KVCacheConfig.single(
+    single = KVCacheConfig.single(
         FullAttentionSpec(block_size=settings.block_size or 16),
         num_blocks=settings.num_blocks or 513,
         max_model_len=settings.max_model_len or 2048,
     )
+    capacity = Capacity.of(single)
+    config = capacity.config()
     if links is None:
-        return StubRunner(config, _STUB_VOCABULARY), Capacity.of(config)
+        return StubRunner(config, _STUB_VOCABULARY), capacity
     block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
     block_bytes = block_size * CELL_BYTES
     size = config.num_blocks * block_bytes
@@ -126,7 +128,7 @@ def _stub(
         geometry,
         partial(_stub_fingerprint, geometry, config.hash_block_size),
     )
-    return StubRunner(config, _STUB_VOCABULARY, memory), Capacity.of(config)
+    return StubRunner(config, _STUB_VOCABULARY, memory), capacity
 
 
 def _model(

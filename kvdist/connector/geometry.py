@@ -116,11 +116,17 @@ class Cut(NamedTuple):
 def cuts(reader: Geometry, owner_ranks: int) -> list[Cut]:
     """A pull's parts: for each of the reader's ranks, its heads from as few owners as have them.
 
+    With as many ranks on both sides each reads of its like: of states, which aren't cut, a rank has
+    a share of its own even where heads have copies.
+
     >>> cuts(Geometry((), num_heads=4, num_ranks=1), 2)
     [Cut(reader=0, owner=0, heads=(0, 2)), Cut(reader=0, owner=1, heads=(2, 4))]
     >>> cuts(Geometry((), num_heads=4, num_ranks=2), 1)
     [Cut(reader=0, owner=0, heads=(0, 2)), Cut(reader=1, owner=0, heads=(2, 4))]
     """
+    if owner_ranks == reader.num_ranks:
+        ranks = map(Rank, range(owner_ranks))
+        return [Cut(rank, rank, reader.heads_of(rank)) for rank in ranks]
     owner = Geometry(reader.groups, reader.num_heads, owner_ranks)
     found = []
     for rank in range(reader.num_ranks):

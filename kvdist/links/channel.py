@@ -12,7 +12,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -294,17 +294,9 @@ class Channel:
 
 
 def _layout_of(ours: Layout, theirs: Introduction) -> Layout:
-    """The peer's, which has the same layers. Raises: RemoteProtocol."""
-    kinds = [bool(size) for size in theirs.block_sizes]
-    if kinds != [bool(size) for size in ours.block_sizes]:
-        raise RemoteProtocol("it has other groups than we have")
-    shares = theirs.heads[1] - theirs.heads[0], ours.heads[1] - ours.heads[0]
-    groups = tuple(
-        replace(group, block_size=size, num_heads=group.num_heads * shares[0] // shares[1])
-        for group, size in zip(ours.groups, theirs.block_sizes, strict=True)
-    )
+    """Raises: RemoteProtocol, for what the fingerprints haven't said (`compat`)."""
     try:
-        return Layout(groups, theirs.heads, theirs.page_bytes, theirs.block_bytes)
+        return ours.of_peer(theirs.heads, theirs.block_sizes, theirs.page_bytes, theirs.block_bytes)
     except ConfigError as error:
         raise RemoteProtocol(str(error)) from None
 

@@ -12,7 +12,7 @@ With equal blocks a cut is a block, and one span.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -55,10 +55,43 @@ class Layout:
     block_bytes: int
 
     def __post_init__(self) -> None:
-        for group in self.groups:
+        if not 0 <= self.heads[0] < self.heads[1]:
+            raise ConfigError(f"heads: {self.heads[0]} to {self.heads[1]} are none")
+        for number, group in enumerate(self.groups):
             held = group.item_bytes * max(1, group.block_size * group.num_heads)
-            if held > self.page_bytes or group.num_layers * self.page_bytes > self.block_bytes:
-                raise ConfigError("a block's pages don't hold what belongs into them")
+            if held > self.page_bytes:
+                raise ConfigError(
+                    f"page_bytes: {self.page_bytes} don't hold {held} of group {number}"
+                )
+            if group.num_layers * self.page_bytes > self.block_bytes:
+                raise ConfigError(
+                    f"block_bytes: {self.block_bytes} don't hold the pages of group {number}"
+                )
+
+    def has(self, heads: Heads) -> bool:
+        """Whether this rank keeps all of these."""
+        return self.heads[0] <= heads[0] < heads[1] <= self.heads[1]
+
+    def of_peer(
+        self, heads: Heads, block_sizes: Sequence[int], page_bytes: int, block_bytes: int
+    ) -> "Layout":
+        """Another worker's, whose layers are the same: of its own share of heads.
+
+        Raises: ConfigError, naming the field that can't be.
+        """
+        kinds = ["tokens" if size else "state" for size in block_sizes]
+        ours = ["tokens" if size else "state" for size in self.block_sizes]
+        if kinds != ours:
+            raise ConfigError(f"block_sizes: of groups {kinds}, ours are {ours}")
+        if any(kind == "state" for kind in ours) and _count(heads) != _count(self.heads):
+            raise ConfigError(f"heads: {heads}, ours {self.heads}, and states can't be cut")
+        groups = []
+        for number, (group, size) in enumerate(zip(self.groups, block_sizes, strict=True)):
+            num_heads, rest = divmod(group.num_heads * _count(heads), _count(self.heads))
+            if rest:
+                raise ConfigError(f"heads: {heads} are no share of those of group {number}")
+            groups.append(replace(group, block_size=size, num_heads=num_heads))
+        return Layout(tuple(groups), heads, page_bytes, block_bytes)
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -74,7 +107,8 @@ class Layout:
     ) -> list[Bytes]:
         """The bytes of these tokens, which lie in `pieces`, group by group; neighbours are one.
 
-        `other_sizes`: the block sizes of whoever has the other end.
+        `heads`: this rank keeps them (`has`). `other_sizes`: the block sizes of whoever has the
+        other end.
         """
         left = iter(pieces)
         found: list[Bytes] = []
@@ -124,6 +158,10 @@ class Layout:
             for head in range(group.num_heads) if all_heads else range(*some):
                 line = begin + layer * self.page_bytes + head * head_bytes
                 yield Bytes(line + cut.first * group.item_bytes, cut.num_slots * group.item_bytes)
+
+
+def _count(heads: Heads) -> int:
+    return heads[1] - heads[0]
 
 
 def _cuts(pieces: Iterator[Piece], first: int, last: int, other_size: int) -> Iterator[Piece]:

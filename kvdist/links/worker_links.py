@@ -288,6 +288,10 @@ class WorkerLinks:
             self._do(lambda: self.half.read_failed(effect.part, "no memory to read from"))
             return
         ours, theirs = self._memory.layout, channel.layout
+        if not theirs.has(effect.heads):
+            why = f"heads {effect.heads} aren't there, but {theirs.heads}"
+            self._do(lambda: self.half.read_failed(effect.part, why))
+            return
         there = theirs.spans(effect.spans, effect.source, effect.heads, ours.block_sizes)
         here = ours.spans(effect.spans, effect.target, effect.heads, theirs.block_sizes)
         try:

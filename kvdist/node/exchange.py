@@ -63,7 +63,8 @@ class Exchange:
     ) -> None:
         self.settings, self._marks = settings, settings.marks()
         self._holdings = _Holdings()
-        self._geometry = Geometry.of(config)
+        told = neighbours.fingerprint
+        self._geometry = Geometry.of(config, told.num_heads, told.num_ranks)
         self.half = SchedulerHalf(
             settings.node_id,
             settings.run,

@@ -6,9 +6,9 @@ Knows nothing of: HTTP, what is exchanged.
 
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from kvdist.connector.compat import HASHES_BETWEEN_NODES
@@ -100,25 +100,44 @@ class Neighbours:
 
 @asynccontextmanager
 async def open_neighbours(
-    settings: ExchangeSettings, worker: LocalLink
+    settings: ExchangeSettings, *workers: LocalLink
 ) -> AsyncIterator[Neighbours]:
-    """Once the worker has loaded its model. Raises: ConfigError, WorkerLost."""
-    listening = await worker.listening()
-    async with TcpTransport(settings.session()).open() as transport:
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        try:
-            listener = await transport.listen(f"tcp://{host}:{settings.control_port}")
-        except TransportError as error:
-            raise ConfigError(f"no control link at {settings.host}: {error}") from error
-        try:
-            yield Neighbours(
-                transport, listener, (worker,), (listening.address,), listening.fingerprint
-            )
-        finally:
+    """Once the workers, by rank, have loaded their model. Raises: ConfigError, WorkerLost."""
+    try:
+        listening = [await worker.listening() for worker in workers]
+        fingerprint = _common([told.fingerprint for told in listening])
+        addresses = tuple(told.address for told in listening)
+        async with TcpTransport(settings.session()).open() as transport:
+            listener = await _listen(settings, transport)
+            yield Neighbours(transport, listener, workers, addresses, fingerprint)
+    finally:
+        for worker in workers:
             worker.close()
 
 
-async def open_worker(settings: ExchangeSettings) -> tuple[LocalLink, socket.socket]:
-    """Our end, and the end that the worker is to have."""
+async def _listen(settings: ExchangeSettings, transport: Transport) -> Listener:
+    """Raises: ConfigError."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    try:
+        return await transport.listen(f"tcp://{host}:{settings.control_port}")
+    except TransportError as error:
+        raise ConfigError(f"no control link at {settings.host}: {error}") from error
+
+
+def _common(told: Sequence[Fingerprint]) -> Fingerprint:
+    """What all ranks of a node say of their blocks. Raises: ConfigError, naming what differs."""
+    first = told[0]
+    if first.num_ranks != len(told):
+        raise ConfigError(f"num_ranks: workers say {first.num_ranks}, and there are {len(told)}")
+    for rank, other in enumerate(told):
+        for field_ in fields(first):
+            mine, its = getattr(first, field_.name), getattr(other, field_.name)
+            if mine != its:
+                raise ConfigError(f"{field_.name}: rank 0 says {mine!r}, rank {rank} {its!r}")
+    return first
+
+
+async def open_worker(settings: ExchangeSettings, rank: int = 0) -> tuple[LocalLink, socket.socket]:
+    """Our end, and the end that the worker of that rank is to have."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    return await LocalLink.open(ours, settings.begin(Rank(0))), theirs
+    return await LocalLink.open(ours, settings.begin(Rank(rank))), theirs

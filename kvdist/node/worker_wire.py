@@ -33,6 +33,8 @@ HEAD: Final = struct.Struct("<I")
 #: A plan with tokens and tables of many long prompts; far above any real one.
 MAX_MESSAGE_BYTES: Final = 256 << 20
 
+#: Tokens a hash, where all blocks are multiples of it.
+_HASHED: Final = 16
 _SPECS: Final[dict[str, type[KVCacheSpec]]] = {
     spec.__name__: spec
     for spec in (
@@ -150,12 +152,16 @@ class Capacity:
         return cls(config.num_blocks, config.kv_cache_groups, config.max_model_len)
 
     def config(self, *, enable_caching: bool = True, watermark: float = 0.0) -> KVCacheConfig:
-        """Of a block manager for it. Raises: ConfigError."""
+        """Of a block manager for it, whose blocks are found by the same tokens as those of others
+        with blocks of another size, if that can be. Raises: ConfigError.
+        """
+        sizes = (group.kv_cache_spec.block_size for group in self.groups)
         return KVCacheConfig(
             num_blocks=self.num_blocks,
             kv_cache_groups=self.groups,
             max_model_len=self.max_model_len,
             enable_caching=enable_caching,
+            hash_block_size=0 if any(size % _HASHED for size in sizes) else _HASHED,
             watermark=watermark,
         )
 

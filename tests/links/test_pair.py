@@ -113,12 +113,12 @@ def test_blocks_of_other_sizes() -> None:
         book = Book()
         async with (
             a_node("p0", book, "shm", block_size=16) as prefill,
-            a_node("d0", book, "shm", block_size=32) as decode,
+            a_node("d0", book, "shm", block_size=64) as decode,
         ):
             params = await prefill.prefill(PROMPT)
             texts, job = await decode.ask_more(PROMPT, 8, params)
             assert texts == [perfect(PROMPT, 8)]
-            assert job.num_remote_tokens in ([0], [len(PROMPT) - 1])
+            assert job.num_remote_tokens == [len(PROMPT) - 1]
 
     asyncio.run(main())
 

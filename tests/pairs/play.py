@@ -11,7 +11,7 @@ Knows nothing of: what is right; that is `models`' to say.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from kvdist.connector.params import ByHash, write_params
 from tests.links.pairs import Book, Node, a_job, a_node, a_pair
@@ -24,6 +24,9 @@ _MAX_MODEL_LEN = 256
 _NUM_BLOCKS = 480
 #: Prompts at a time.
 _AT_A_TIME = 16
+
+#: Words are looked at, not how soon they come: on a busy machine as well.
+_PATIENCE: Final = {"ack_s": 300.0, "answer_s": 20.0, "stall_s": 120.0, "lease_s": 300.0}
 
 #: One for each prompt.
 Said: TypeAlias = list[list[int]]
@@ -70,13 +73,14 @@ async def play(
         async with places:
             await _One(subject, ask, found, told).run(*pair)
 
-    async with a_pair(transport, **_settings(subject)) as pair:
+    async with a_pair(transport, **_settings(subject), **_PATIENCE) as pair:
         async with asyncio.TaskGroup() as group:
             for ask, told in zip(asks, by_one, strict=True):
                 group.create_task(one(ask, told, pair))
         for node in pair:
             await node.rest()
     found.comparison.check_share()
+    assert found.num_pulled, "nothing was pulled"
     return found
 
 

@@ -130,6 +130,14 @@ def test_cuts_bring_each_head_to_each_rank_once(heads: int) -> None:
                 assert set(range(*cut.heads)) <= set(range(*owner.heads_of(cut.owner)))
 
 
+@pytest.mark.parametrize(("heads", "ranks"), [(1, 1), (1, 4), (2, 4), (8, 2)])
+def test_as_many_ranks_read_each_of_its_like(heads: int, ranks: int) -> None:
+    """Copies of a head are alike; what two ranks have of a state is not."""
+    reader = Geometry((FULL, STATE), heads, ranks)
+    found = [(cut.reader, cut.owner, cut.heads) for cut in cuts(reader, ranks)]
+    assert found == [(rank, rank, reader.heads_of(rank)) for rank in range(ranks)]
+
+
 def test_e6_a_ticket_of_as_many_ranks_as_can_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client writes them: no node looks through all of them."""
     looks: list[int] = []
