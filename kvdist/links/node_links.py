@@ -90,6 +90,8 @@ class NodeLinks:
         self._runs: dict[NodeId, Incarnation] = {}
         self._tasks: asyncio.TaskGroup
         self._welcome = b""
+        #: All links end, and none begins any more.
+        self._is_over = False
         self._ticking = Ticking(half.next_at, lambda: self._do(half.tick))
 
     async def run(self, listener: Listener, worker_addresses: tuple[str, ...]) -> None:
@@ -99,8 +101,11 @@ class NodeLinks:
             async with asyncio.TaskGroup() as self._tasks:
                 for rank, worker in enumerate(self._workers):
                     self._tasks.create_task(self._hear_worker(Rank(rank), worker))
-                while True:
-                    self._tasks.create_task(self._accept(await listener.accept()))
+                try:
+                    while True:
+                        self._tasks.create_task(self._accept(await listener.accept()))
+                finally:
+                    self._is_over = True
         finally:
             self._ticking.stop()
 
@@ -183,7 +188,7 @@ class NodeLinks:
 
     def _may_dial(self, node: NodeId, other: _Other) -> bool:
         """True if it is dialled, from now on or already."""
-        if not other.is_dialled:
+        if not other.is_dialled and not self._is_over:
             address = self._members.control_address(node)
             is_new = address != other.failed  # it has come back elsewhere
             if address is not None and (is_new or time.monotonic() >= other.try_at):

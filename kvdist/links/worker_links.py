@@ -93,6 +93,8 @@ class WorkerLinks:
         self._numbers = itertools.count(1)
         self._events: deque[Callable[[], None]] = deque()
         self._is_busy = False
+        #: All links end, and nothing follows from it any more.
+        self._is_over = False
         self._tasks: asyncio.TaskGroup
         self._ticking = Ticking(half.next_at, lambda: self._do(half.tick))
 
@@ -100,9 +102,12 @@ class WorkerLinks:
         """Until it is cancelled; every link ends then."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                while True:
-                    link = await listener.accept()
-                    self._tasks.create_task(self._accept(link))
+                try:
+                    while True:
+                        link = await listener.accept()
+                        self._tasks.create_task(self._accept(link))
+                finally:
+                    self._is_over = True
         finally:
             self._ticking.stop()
 
@@ -162,6 +167,8 @@ class WorkerLinks:
 
     def _do(self, event: Callable[[], None]) -> None:
         """Handle an event, then what follows from it; what comes meanwhile waits its turn."""
+        if self._is_over:
+            return
         self._events.append(event)
         if self._is_busy:
             return

@@ -1,15 +1,26 @@
 """How nodes that exchange K/V end."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kvdist.connector.local import Fetch
+from kvdist.connector.messages import Hello, PartId
 from kvdist.connector.params import ByTransfer, write_params
+from kvdist.connector.settings import Settings
+from kvdist.connector.worker_half import WorkerHalf
 from kvdist.errors import Unavailable, WorkerLost
+from kvdist.ids import BlockId, Incarnation, LeaseId, PullId, Rank
+from kvdist.links.marks import Marks
+from kvdist.links.memory import HostPool, Memory
+from kvdist.links.worker_links import WorkerLinks
 from kvdist.node.compute import Compute
 from kvdist.node.engine import Engine
 from kvdist.sched.plan import StepPlan, StepResult
 from tests.links.pairs import a_pair
+from tests.links.ranks import Shape
 from tests.node.running import running, until
 
 
@@ -58,6 +69,39 @@ def test_the_worker_goes_while_others_wait() -> None:
                 await decode.ask("A prompt of some length, so that there is", 4, params)
             assert isinstance(decode.engine.lost, WorkerLost)
             await prefill.ask("And this one is still there.")
+
+    asyncio.run(main())
+
+
+def test_what_is_heard_while_links_end_is_left_undone() -> None:
+    """A link that ends makes the half stop what moves over it, when no task can begin any more."""
+
+    async def nobody() -> Any:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        shape = Shape()
+        half = WorkerHalf(
+            Hello("d0", Incarnation(1), shape.fingerprint("sha256")),
+            Rank(0),
+            shape.geometry,
+            Settings(),
+            sends=lambda _: True,
+        )
+        memory = Memory(HostPool(memoryview(bytearray(8))), shape.layout(0))
+        said: list[object] = []
+        transport: Any = None
+        links = WorkerLinks(half, memory, Settings(), transport, said.append, print, Marks())
+        listener: Any = SimpleNamespace(accept=nobody)
+        running = asyncio.create_task(links.run(listener))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        part = PartId(PullId(1), Rank(0), Rank(0))
+        heads, spans = (0, 4), ((0, 16),)
+        lease = LeaseId(bytes(16))
+        links.hear(Fetch(part, lease, "p0", Incarnation(1), spans, heads, ((BlockId(1),),), b""))
+        assert not said
 
     asyncio.run(main())
 

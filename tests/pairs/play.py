@@ -26,7 +26,7 @@ _NUM_BLOCKS = 480
 _AT_A_TIME = 16
 
 #: Words are looked at, not how soon they come: on a busy machine as well.
-_PATIENCE: Final = {"ack_s": 300.0, "answer_s": 20.0, "stall_s": 120.0, "lease_s": 300.0}
+_PATIENCE: Final = {"ack_s": 300.0, "answer_s": 20.0, "stall_s": 120.0, "verdict_s": 600.0}
 
 #: One for each prompt.
 Said: TypeAlias = list[list[int]]
