@@ -29,6 +29,8 @@ class Lend:
     transfer: TransferId | None = None
     #: False: the transfer id is a name, and the peer comes with the ticket.
     reads_along: bool = True
+    #: A node that is said to hold a part of it already, as for `ByHash`.
+    hint: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ def write_params(wish: Source | Lend) -> dict[str, Any]:
         ours: dict[str, Any] = {} if wish.transfer is None else {"transfer_id": wish.transfer}
         if not wish.reads_along:
             ours["read_along"] = False
-        return {"do_remote_decode": True, "kvdist": ours}
+        lend: dict[str, Any] = {"do_remote_decode": True, "kvdist": ours}
+        hint = {"do_remote_prefill": True, "remote_engine_id": wish.hint}
+        return lend if wish.hint is None else lend | hint
     params: dict[str, Any] = {"do_remote_prefill": True, "remote_engine_id": wish.node}
     match wish:
         case ByHash():
@@ -88,9 +92,11 @@ def read_params(params: Mapping[str, Any] | None) -> Source | Lend | None:
     if not isinstance(ours, Mapping):
         raise InvalidRequest("kv_transfer_params.kvdist: not an object")
     transfer = _text(ours, "transfer_id") if "transfer_id" in ours else None
+    reads = _flag(params, "do_remote_prefill")
     if _flag(params, "do_remote_decode"):
-        return Lend(transfer, "read_along" not in ours or _flag(ours, "read_along"))
-    if not _flag(params, "do_remote_prefill"):
+        reads_along = "read_along" not in ours or _flag(ours, "read_along")
+        return Lend(transfer, reads_along, _text(params, "remote_engine_id") if reads else None)
+    if not reads:
         return None
     node = _text(params, "remote_engine_id")
     if transfer is not None:

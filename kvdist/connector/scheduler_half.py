@@ -38,7 +38,7 @@ from kvdist.connector.messages import (
     Withdrawn,
     since,
 )
-from kvdist.connector.params import ByTransfer, Lend, read_params
+from kvdist.connector.params import ByHash, ByTransfer, Lend, read_params
 from kvdist.connector.settings import Settings
 from kvdist.errors import InvalidRequest
 from kvdist.ids import BlockId, Incarnation, LeaseId, NodeId, Rank, RequestId
@@ -201,6 +201,8 @@ class SchedulerHalf:
             transfer = wish.transfer if self._version >= since(Stream) else None
             self.lender.lend_at_end(request.request_id, transfer, reads_along=wish.reads_along)
             self._for_peers[request.request_id] = request
+            if wish.hint is not None and self.role.reads:
+                self.borrower.arrived(request, ByHash(wish.hint))
         elif wish is not None:
             if wish.node != self._node:
                 self._duties.check(Role.DECODE)
@@ -230,7 +232,8 @@ class SchedulerHalf:
         """
         name, blocks = request.request_id, _frozen(block_ids)
         self.borrower.admitted(name, blocks, num_local_tokens, num_external_tokens)
-        self.lender.admitted(name, blocks, request.num_prompt_tokens - 1)
+        if not num_external_tokens:  # else these aren't its blocks if the load fails (T2)
+            self.lender.admitted(name, blocks, request.num_prompt_tokens - 1)
 
     def settled(self, request: KVRequest, num_tokens: int) -> None:
         """The K/V of its first `num_tokens` are written, by steps that are over."""

@@ -134,7 +134,7 @@ class Cluster:
         while True:
             with suppress(aiohttp.ClientError, OSError):  # of a router that is ending
                 told = (await _get(f"{self.url}/registry/nodes", token))["nodes"]
-                ready = {one["node_id"]: one for one in told if one["ready"]}
+                ready = {one["node_id"]: one for one in told if one["ready"] and one["knows_all"]}
                 if ready.keys() >= self._plan.nodes.keys():
                     self._members = {name: ready[name] for name in self._plan.nodes}
                     return

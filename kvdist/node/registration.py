@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 import structlog
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientResponseError, ClientSession, ClientTimeout
 from pydantic import ValidationError
 
 from kvdist.errors import ConfigError
@@ -20,6 +20,8 @@ from kvdist.web.membership import BEAT_S, Member, Members, read_url
 
 _log = structlog.get_logger(__name__)
 
+#: Where nodes come and go there are more to come soon, who want to know each other.
+_FIRST_PAUSE_S: Final = 0.1
 _MAX_ANSWER: Final = 8 << 20
 _TIMEOUT = ClientTimeout(total=2 * BEAT_S)
 
@@ -37,6 +39,7 @@ class Registration:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._members: dict[NodeId, Member] = {}
         self._is_heard = True
+        self._pause_s = _FIRST_PAUSE_S
 
     def control_address(self, node: NodeId) -> str | None:
         """See `Members`."""
@@ -49,7 +52,8 @@ class Registration:
             try:
                 while True:
                     await self._beat(session, me())
-                    await asyncio.sleep(BEAT_S)
+                    await asyncio.sleep(self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, BEAT_S)
             except asyncio.CancelledError:
                 await self._leave(session, me())
                 raise
@@ -63,11 +67,16 @@ class Registration:
                 members = Members.model_validate_json(await _read(answer))
         except (ClientError, TimeoutError, ValidationError) as error:
             if self._is_heard:
-                _log.warning("registry doesn't answer", registry=self._nodes, reason=str(error))
+                is_refused = isinstance(error, ClientResponseError) and error.status < 500
+                event = "registry refuses this node" if is_refused else "registry doesn't answer"
+                _log.warning(event, registry=self._nodes, reason=str(error))
             self._is_heard = False  # who was there is still believed to be
             return
         self._is_heard = True
-        self._members = {member.node_id: member for member in members.members}
+        found = {member.node_id: member for member in members.members}
+        if found.keys() != self._members.keys():
+            self._pause_s = _FIRST_PAUSE_S
+        self._members = found
 
     async def _leave(self, session: ClientSession, me: Member) -> None:
         try:

@@ -76,13 +76,17 @@ class Asked:
         body = self._counted()
         return body if self.params is None else body | {PARAMS: self.params}
 
-    def for_prefill(self, transfer: TransferId, *, reads_along: bool) -> Json:
-        """To the node that computes the prompt, under a name by which it can be given back."""
+    def for_prefill(
+        self, transfer: TransferId, hint: NodeId | None = None, *, reads_along: bool
+    ) -> Json:
+        """To the node that computes the prompt, under a name by which it can be given back.
+        `hint` names a node that has what the prompt begins with.
+        """
         body = {name: value for name, value in self.body.items() if name not in _ABOUT_OUTPUT}
         short = {"max_tokens": 1, "stream": False}
         if "max_completion_tokens" in self.body:
             short["max_completion_tokens"] = 1
-        return body | short | {PARAMS: write_params(Lend(transfer, reads_along))}
+        return body | short | {PARAMS: write_params(Lend(transfer, reads_along, hint))}
 
     def for_decode(self, ticket: Json) -> Json:
         """To the node that goes on from what the other one has computed."""

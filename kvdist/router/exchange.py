@@ -16,13 +16,14 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self, TypeAlias
 
 import structlog
 from aiohttp import web
 
 from kvdist.errors import NodeBusy, NodeFailed, Unavailable
+from kvdist.ids import NodeId
 from kvdist.router.bodies import PARAMS, Asked, Json, read_along
 from kvdist.router.metrics import Metrics, Way
 from kvdist.router.nodes import Node, Nodes
@@ -30,6 +31,7 @@ from kvdist.router.relay import Relay, as_it_is, read_answer
 from kvdist.router.releases import Refused, Releases
 from kvdist.router.scope import Scope
 from kvdist.router.settings import RouterSettings
+from kvdist.router.turns import Turn, Turns, chain_of
 from kvdist.router.upstream import Upstream
 from kvdist.router.usage import Found
 
@@ -47,6 +49,7 @@ class Cluster:
     releases: Releases
     metrics: Metrics
     settings: RouterSettings
+    turns: Turns = field(default_factory=Turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,10 @@ class Exchange:
         self._releases, self._metrics = cluster.releases, cluster.metrics
         self._settings = cluster.settings
         self._asked, self._path, self._headers = asked, path, headers
+        self._turns = cluster.turns
+        self._chain = chain_of(asked)
+        #: Who has answered what this goes on from.
+        self._before = cluster.turns.before(self._chain, asked.num_chars)
         #: Those that were busy; what couldn't be reached comes last by itself.
         self._busy: set[Node] = set()
         self._failures: Counter[_Part] = Counter()
@@ -92,16 +99,26 @@ class Exchange:
             prefill, way = self._prefiller(decode)
             self._metrics.tried(way)
             try:
-                if prefill is None:
-                    return await self._alone(decode, relay)
-                if way == "overlap":
-                    return await self._overlap(prefill, decode, relay)
-                return await self._in_turn(prefill, decode, relay)
+                return await self._by(decode, prefill, way, relay)
             except NodeFailed:
                 if relay.has_begun:
                     raise
             except _Refused as refused:
                 return refused.response
+
+    async def _by(
+        self, decode: Node, prefill: Node | None, way: Way, relay: Relay
+    ) -> web.StreamResponse:
+        if prefill is None:
+            response = await self._alone(decode, relay)
+        elif way == "overlap":
+            response = await self._overlap(prefill, decode, relay)
+        else:
+            decode, response = await self._in_turn(prefill, decode, relay)
+        if response.status == 200:
+            turn = Turn(decode, prefill, self._asked.num_chars)
+            self._turns.answered(self._chain, turn)
+        return response
 
     # -- who -----------------------------------------------------------------------------------
 
@@ -110,7 +127,8 @@ class Exchange:
         if asked.params is not None and asked.params.get("do_remote_decode"):
             found = self._nodes.lender(asked.model, self._busy)
         else:
-            found = self._nodes.decoder(asked.model, {*self._busy, *also_not})
+            liked = None if self._before is None else self._before.decode
+            found = self._nodes.decoder(asked.model, {*self._busy, *also_not}, liked)
         if found is None:
             raise Unavailable("no node takes this request now")
         if self._failures["decode"] >= self._settings.max_tries:
@@ -127,7 +145,8 @@ class Exchange:
         if asked.num_chars < settings.min_prefill_chars:
             return None, "short"
         has_tries = self._failures["prefill"] < settings.max_tries
-        found = self._nodes.prefiller(decode, self._busy) if has_tries else None
+        liked = None if self._before is None else self._before.prefill
+        found = self._nodes.prefiller(decode, self._busy, liked) if has_tries else None
         if found is not None:
             return found, "overlap" if settings.overlap else "ticket"
         if decode.role == "both":
@@ -157,8 +176,15 @@ class Exchange:
             ) as reply:
                 return await relay.send(reply, lambda: None)
 
+    def _hint(self, prefill: Node) -> NodeId | None:
+        """Who has the earlier turn with its answer, which no prefill node has computed."""
+        before = self._before
+        if before is None or not self._nodes.can_lend(before.decode, prefill):
+            return None
+        return before.decode.name
+
     async def _prefill(self, node: Node, transfer: str, *, reads_along: bool) -> _Prefilled:
-        body = self._asked.for_prefill(transfer, reads_along=reads_along)
+        body = self._asked.for_prefill(transfer, self._hint(node), reads_along=reads_along)
         with self._trying(node, "prefill"):
             async with self._upstream.post(node, self._path, body, self._headers) as reply:
                 data = await reply.whole()
@@ -166,9 +192,14 @@ class Exchange:
                     raise _Refused(as_it_is(reply, data))
                 if reply.status != 200:
                     raise NodeFailed(f"{node} answers with status {reply.status}")
-                return _Prefilled.read(data)
+                done = _Prefilled.read(data)
+                self._metrics.prefilled(done.found)
+                return done
 
-    async def _in_turn(self, prefill: Node, decode: Node, relay: Relay) -> web.StreamResponse:
+    async def _in_turn(
+        self, prefill: Node, decode: Node, relay: Relay
+    ) -> tuple[Node, web.StreamResponse]:
+        """And who has answered."""
         transfer, is_taken = uuid.uuid4().hex, False
         prefilling = self._begin(prefill, transfer, reads_along=False)
         try:
@@ -181,7 +212,7 @@ class Exchange:
                             decode, self._path, body, self._headers
                         ) as reply:
                             is_taken = reply.status < 400
-                            return await relay.send(reply, lambda: done.found)
+                            return decode, await relay.send(reply, lambda: done.found)
                 except NodeBusy:  # it has not touched the ticket, so another may
                     decode = self._decoder(prefill)
         finally:

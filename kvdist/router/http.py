@@ -134,6 +134,7 @@ class Api:
         member = await read_body(request, Member)
         self._registry.heard(member, asyncio.get_running_loop().time())
         told = Members(members=self._registry.members, expires_s=EXPIRES_S)
+        self._registry.told(member.node_id)
         return web.json_response(text=told.model_dump_json())
 
     async def _leave(self, request: web.Request) -> web.Response:
@@ -147,6 +148,7 @@ class Api:
 
     async def _list_nodes(self, request: web.Request) -> web.Response:
         self._check_token(request)
+        nodes = list(self._cluster.nodes)
         shown = [
             {
                 "node_id": node.name,
@@ -154,9 +156,10 @@ class Api:
                 "model": node.model,
                 "api": node.url,
                 "ready": node.ready,
+                "knows_all": all(map(node.knows, nodes)),
                 "requests": node.num_requests,
             }
-            for node in self._cluster.nodes
+            for node in nodes
         ]
         return web.json_response({"nodes": shown})
 

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvdist.router.nodes import Node
-from kvdist.router.usage import Sources
+from kvdist.router.usage import Found, Sources
 
 _SECONDS: Final = (0.001, 0.005, *(0.01 * 2**power for power in range(14)))
 
@@ -43,6 +43,11 @@ class Metrics:
         self._released = self._counter("releases", "Leases given back, since nobody came for them.")
         self._prompt = self._counter(
             "prompt_tokens_by_source", "Prompt tokens, by where their K/V came from.", "source"
+        )
+        self._prefilled = self._counter(
+            "prefill_tokens_by_source",
+            "Tokens of prompts at prefill nodes, by where their K/V came from.",
+            "source",
         )
         self._first = Histogram(
             "kvdist:router_time_to_first_byte_seconds",
@@ -90,6 +95,16 @@ class Metrics:
             ("local_compute", sources.computed),
         ):
             self._prompt.labels(source).inc(num_tokens)
+
+    def prefilled(self, found: Found) -> None:
+        """A prefill node is done with a prompt, whose last token isn't its to compute."""
+        computed = found.num_tokens - 1 - found.cached - found.remote
+        for source, num_tokens in (
+            ("local_cache_hit", found.cached),
+            ("from_other_nodes", found.remote),
+            ("local_compute", max(0, computed)),
+        ):
+            self._prefilled.labels(source).inc(num_tokens)
 
 
 class _NodeNumbers(Collector):

@@ -37,6 +37,7 @@ class Registry:
         self._nodes = nodes
         self._looked_s = now_s
         self._entries: dict[NodeId, _Entry] = {}
+        self._num_came = 0
         #: Of each that is gone: the last incarnation that can't come back.
         self._over: OrderedDict[NodeId, int] = OrderedDict()
 
@@ -44,6 +45,10 @@ class Registry:
     def members(self) -> list[Member]:
         """All that are there."""
         return [entry.member for entry in self._entries.values()]
+
+    def told(self, name: NodeId) -> None:
+        """That node is told now who the members are."""
+        self._entries[name].node.knows_up_to = self._num_came
 
     def heard(self, member: Member, now_s: float) -> None:
         """A node says that it is there. Raises: Superseded; Unavailable; nothing has changed then.
@@ -100,6 +105,8 @@ class Registry:
             raise Unavailable(f"there are {MAX_MEMBERS} nodes already")
         node = Node(member.node_id, member.role, member.api, member.model)
         node.heard(ready=member.ready, role=member.role)
+        self._num_came += 1
+        node.came, node.knows_up_to = self._num_came, 0
         self._nodes.put(node)
         self._entries[member.node_id] = _Entry(member, now_s, node)
         _log.info("node registered", node=member.node_id, role=member.role, api=member.api)

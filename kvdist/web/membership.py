@@ -3,7 +3,7 @@
 Owns:   the names, types and limits of the fields.
 Knows nothing of: who keeps them.
 
-    POST   {registry}/registry/nodes     a `Member`, every BEAT_S; answered with `Members`
+    POST   {registry}/registry/nodes     a `Member`, every BEAT_S at least; answered with `Members`
     DELETE {registry}/registry/nodes/{node_id}?incarnation=N     it ends
     409    a later incarnation of this node is there: the one who asked has to end (T21)
 """
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvdist.errors import ConfigError
 from kvdist.ids import NodeId
 
-#: So often a node says that it is there.
+#: So often a node says that it is there; more often where nodes come and go.
 BEAT_S: Final = 2.0
 #: When it has said nothing for so long it gets nothing new ...
 SILENT_S: Final = 6.0

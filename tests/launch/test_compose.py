@@ -100,6 +100,7 @@ async def _until_both_are_there(http: aiohttp.ClientSession, url: str) -> None:
                 nodes = (await response.json())["nodes"]
         except aiohttp.ClientConnectionError:
             nodes = []
-        if sorted(node["node_id"] for node in nodes if node["ready"]) == ["decode", "prefill"]:
+        ready = [node["node_id"] for node in nodes if node["ready"] and node["knows_all"]]
+        if sorted(ready) == ["decode", "prefill"]:
             return
         await asyncio.sleep(0.1)

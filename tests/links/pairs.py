@@ -75,13 +75,22 @@ class Node:
         self, prompt: str | Sequence[int], transfer: str | None = None
     ) -> Mapping[str, Any] | None:
         """What its K/V can be had for."""
+        return (await self.prefill_more(prompt, transfer))[0]
+
+    async def prefill_more(
+        self,
+        prompt: str | Sequence[int],
+        transfer: str | None = None,
+        hint: NodeId | None = None,
+    ) -> tuple[Mapping[str, Any] | None, Job]:
+        """That, and the job that it came of; `hint` has what it begins with."""
         tokens = TOKENIZER.encode(prompt) if isinstance(prompt, str) else prompt
-        job = a_job(tokens, 1, write_params(Lend(transfer)))
+        job = a_job(tokens, 1, write_params(Lend(transfer, hint=hint)))
         job.is_prefill, job.is_streamed = True, transfer is not None
         async for _ in self.engine.generate(job):
             pass
         ticket = await self.engine.ticket(job)
-        return None if ticket is None else write_params(ticket)
+        return None if ticket is None else write_params(ticket), job
 
     @property
     def is_at_rest(self) -> bool:

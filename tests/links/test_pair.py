@@ -95,6 +95,33 @@ def test_the_next_turn_goes_the_other_way() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("transfer", ["t2", None])
+def test_a_prefill_pulls_what_the_decode_node_has_said(transfer: str | None) -> None:
+    async def main() -> None:
+        async with a_pair() as (prefill, decode):
+            params = await prefill.prefill(PROMPT)
+            (said,) = await decode.ask(PROMPT, 60, params)
+            turn = PROMPT + said + " And then? And what after that?"
+            if transfer is None:
+                told, job = await prefill.prefill_more(turn, None, "d0")
+                texts, answer = await decode.ask_more(turn, 8, told)
+            else:
+                along = write_params(ByTransfer("p0", transfer))
+                (_, job), (texts, answer) = await asyncio.gather(
+                    prefill.prefill_more(turn, transfer, "d0"), decode.ask_more(turn, 8, along)
+                )
+            assert texts == [perfect(turn, 8)]
+            had = len(PROMPT + said) // 16 * 16
+            assert job.num_cached_tokens[0] + job.num_remote_tokens[0] == had
+            assert job.num_remote_tokens[0] >= 48
+            assert answer.num_cached_tokens == [had]
+            assert answer.num_remote_tokens == [len(turn) - 1 - had]
+            await prefill.rest()
+            await decode.rest()
+
+    asyncio.run(main())
+
+
 def test_only_what_is_missing_is_pulled() -> None:
     async def main() -> None:
         async with a_pair() as (prefill, decode):

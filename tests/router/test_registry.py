@@ -213,3 +213,20 @@ def test_who_is_gone_says_so_to_all_that_wait() -> None:
     node.lose("a test")
     node.lose("twice")
     assert isinstance(node._gone, NodeFailed)
+
+
+def test_a_pair_is_one_when_the_decode_node_has_heard_of_the_other() -> None:
+    found, nodes = registry()
+    found.heard(member("d0", role="decode"), 0)
+    found.told("d0")
+    found.heard(member("p0"), 1)
+    found.told("p0")
+    decode, prefill = nodes.get("d0"), nodes.get("p0")
+    assert decode is not None and prefill is not None
+    assert nodes.prefiller(decode) is None and not decode.knows(prefill)
+    assert prefill.knows(decode) and not nodes.can_answer(needs_prefill=True)
+    found.heard(member("d0", role="decode"), 2)
+    found.told("d0")
+    assert nodes.prefiller(decode) is prefill
+    found.heard(member("p0", incarnation=2), 3)  # another run, perhaps elsewhere
+    assert nodes.prefiller(decode) is None

@@ -124,7 +124,7 @@ def test_a_node_registers_and_leaves() -> None:
             assert (await response.json())["nodes"] == [
                 {
                     **{"node_id": "n0", "role": "both", "model": "tiny", "ready": True},
-                    **{"api": "http://127.0.0.1:1", "requests": 0},
+                    **{"api": "http://127.0.0.1:1", "knows_all": True, "requests": 0},
                 }
             ]
         told, answer = await router.post(MEMBER | {"incarnation": 2}, NODES)

@@ -21,7 +21,7 @@ TICKETS = st.builds(
     st.integers(0, 1 << 16).map(Rank),
 )
 WISHES = st.one_of(
-    st.builds(Lend, st.none() | NAMES, st.booleans()),
+    st.builds(Lend, st.none() | NAMES, st.booleans(), st.none() | NAMES),
     st.builds(ByHash, NAMES),
     st.builds(ByTransfer, NAMES, NAMES),
     TICKETS,

@@ -35,6 +35,34 @@ def test_a_prefill_is_for_one() -> None:
     assert not town.p.half.lender.transfers
 
 
+def test_a_prefill_pulls_by_a_hint_and_is_read_along_only_if_it_computes() -> None:
+    """T2: what a load is to fill aren't its blocks any more when that has failed."""
+    town = Town(one_sided=True)
+
+    def had() -> None:
+        town.d.scheduler.add("had", prompt(1, 40))
+
+    town.d.do(had)
+    town.run(2.0)
+    town.faults(stuck=1.0)
+    params = write_params(Lend("t", hint="d"))
+
+    def add() -> None:
+        town.p.scheduler.add("next", prompt(1, 37), prefill_only=True, kv_transfer_params=params)
+
+    town.p.do(add)
+    for _ in range(2):  # rounds
+        town.until(lambda: town.p.half.borrower.num_quarantined or town.p.half.borrower._pulling)
+        assert not town.p.half.lender.leases
+        for link in town.links:
+            link.cut(town.p.workers[0])
+        town.until(lambda: not town.p.half.borrower._pulling)
+    town.until(lambda: town.p.half.lender.leases)
+    (lease,) = town.p.half.lender.leases.values()
+    assert lease.request_id is not None and lease.settled in (0, 36)
+    town.rest()
+
+
 def test_not_ready_while_too_much_is_in_quarantine() -> None:
     """T17."""
     town = Town(one_sided=True, quarantine_share=1 / 8)
