@@ -44,8 +44,8 @@ def _model(name: str, told: argparse.Namespace, folders: Path) -> bool:
     work = list(asks(told.seed, told.prompts, of.stream))
     try:
         by_one = asyncio.run(alone(of, work))
-    except AssertionError as wrong:
-        return _line(f"{name:22} alone  WRONG: {wrong}", good=False)
+    except (AssertionError, ExceptionGroup) as wrong:
+        return _line(f"{name:22} alone  WRONG: {_first(wrong)}", good=False)
     transports = told.transport or TRANSPORTS
     good = [_pair(name, of, transport, work, by_one) for transport in transports]
     return all(good)

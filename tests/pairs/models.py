@@ -15,12 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from kvdist.worker.default_model import NAME, default_model
+from tests.pairs.work import NUM_STREAMS
 from tests.worker.tiny import FAMILIES, Continuation, continuation, generated, network, stream
 
 #: Each family by random weights, and the real default model.
 MODELS: Final = (*FAMILIES, NAME)
 #: Text for the real one.
-_TEXT: Final = Path(__file__).parents[2] / "docs" / "glossary.md"
+_TEXT: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 _STREAM: Final = 300
 
 
@@ -60,7 +61,7 @@ def _real_folder() -> Path:
 def _real_stream(number: int) -> tuple[int, ...]:
     tokenizer = AutoTokenizer.from_pretrained(_real_folder())
     tokens = tokenizer(_TEXT.read_text())["input_ids"]
-    begin = number * (len(tokens) // 7)
+    begin = number * ((len(tokens) - _STREAM) // NUM_STREAMS)
     return tuple(tokens[begin : begin + _STREAM])
 
 
