@@ -4,6 +4,7 @@ Owns:   nothing.
 Knows nothing of: what it is told to do.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence as Listing
 from dataclasses import fields
 from typing import Annotated, Literal
 
+import structlog
 import typer
 
 from kvdist.cli.runners import build_runner
@@ -18,6 +20,8 @@ from kvdist.links.worker_thread import WorkerThread
 from kvdist.node import logs
 from kvdist.node.worker_host import serve
 from kvdist.worker.settings import WorkerSettings
+
+_log = structlog.get_logger(__name__)
 
 
 def worker(
@@ -54,8 +58,10 @@ def worker(
     serve(
         socket.socket(fileno=descriptor), lambda progress: build_runner(settings, progress, links)
     )
-    if links is not None:
-        links.join()
+    if links is not None and not links.join():
+        # An interpreter that ends kills the thread wherever it is, and with it what it calls.
+        _log.warning("links didn't end in time")
+        os._exit(0)
 
 
 def command(

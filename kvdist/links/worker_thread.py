@@ -61,9 +61,12 @@ class WorkerThread:
         """The thread runs, until the node closes the socket."""
         self._thread.start()
 
-    def join(self) -> None:
-        """The node has gone: the links end, too, and leave nothing behind."""
+    def join(self) -> bool:
+        """The node has gone: the links end, too, and leave nothing behind. False: they take too
+        long, for a peer that stands still, say; the process must not be taken down around them.
+        """
         self._thread.join(_ENDS_S)
+        return not self._thread.is_alive()
 
     def allocate(self, size: int) -> Region | None:
         """Memory that peers can be allowed to read; None: over this transport it is sent.

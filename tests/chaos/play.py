@@ -170,6 +170,7 @@ async def _processes(scene: Scene, truth: Truth, folder: Path) -> AsyncIterator[
                 f"--num-gpu-blocks-override={scene.num_blocks}", "--max-model-len=1024",
                 "--block-size=16", "--dtype=auto", f"--kv-lease-seconds={scene.lease_s}",
                 f"--max-num-batched-tokens={scene.chunk_tokens}",
+                f"--kv-faults={scene.seed}:{scene.faults}" if scene.faults else "--kv-faults=",
             ).start()  # fmt: skip
         yield processes
     finally:

@@ -35,6 +35,8 @@ class Scene:
     #: In place of deeds: at each of these marks all that can befall who passes it.
     marks: tuple[str, ...] = ()
     num_blocks: int = 513
+    #: What goes wrong with bytes on purpose.
+    faults: str = ""
     #: Of a prompt, what is computed in one step.
     chunk_tokens: int = 2048
     lease_s: float = 8.0
@@ -68,6 +70,10 @@ SCENES: Final[dict[str, Scene]] = {
             _PLAIN, name="survivor", through_router=True, deeds=("kill both",), victims=("p0",),
             pause_s=(0.5, 1.0),
         ),
+        # Both live all the time, though their links don't: they must not grow.
+        replace(_PLAIN, name="faults", through_router=True, deeds=("storm",), chunk_tokens=64,
+                pause_s=(4.0, 8.0),
+                faults="cut-inside=0.01,cut-after=0.01,never=0.05,after-cancel=0.1,drop=0.003"),
         # In the midst of a transfer, which takes several bursts where it is read along.
         replace(_PLAIN, name="marks", chunk_tokens=64, num_clients=4,
                 marks=tuple(mark for mark in MARKS if not mark.startswith(_SELDOM))),

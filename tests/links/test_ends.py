@@ -1,11 +1,16 @@
 """How nodes that exchange K/V end."""
 
 import asyncio
+import os
+import socket
+import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from kvdist.cli import worker
 from kvdist.connector.local import Fetch
 from kvdist.connector.messages import Hello, PartId
 from kvdist.connector.params import ByTransfer, write_params
@@ -16,6 +21,7 @@ from kvdist.ids import BlockId, Incarnation, LeaseId, PullId, Rank
 from kvdist.links.marks import Marks
 from kvdist.links.memory import HostPool, Memory
 from kvdist.links.worker_links import WorkerLinks
+from kvdist.links.worker_thread import WorkerThread
 from kvdist.node.compute import Compute
 from kvdist.node.engine import Engine
 from kvdist.sched.plan import StepPlan, StepResult
@@ -120,3 +126,30 @@ def test_a_node_that_drains_ends_when_its_last_word_is_said() -> None:
             await asking
 
     asyncio.run(main())
+
+
+def test_a_worker_whose_links_do_not_end_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that ends would take its thread down within the calls that it makes."""
+
+    class Gone(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        raise Gone(status)
+
+    def hang(thread: WorkerThread) -> None:
+        with thread._link:
+            stuck.wait()
+
+    ours, theirs = socket.socketpair()
+    plans, _ours = socket.socketpair()
+    stuck = threading.Event()
+    monkeypatch.setattr(WorkerThread, "_main", hang)
+    monkeypatch.setattr("kvdist.links.worker_thread._ENDS_S", 0.01)
+    monkeypatch.setattr(worker, "serve", lambda link, _: link.close())
+    monkeypatch.setattr(worker, "logs", Mock())
+    monkeypatch.setattr("signal.signal", Mock())
+    monkeypatch.setattr(os, "_exit", leave)
+    with ours, _ours, pytest.raises(Gone, match="0"):
+        worker.worker("stub", plans.detach(), links_descriptor=theirs.detach())
+    stuck.set()
