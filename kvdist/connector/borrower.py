@@ -275,12 +275,12 @@ class Borrower:
             if claim.machine.state is C.ASKING and not can_ask(claim.source, version):
                 self._ask(claim)  # by hash
 
-    def peer_refused(self, peer: NodeId) -> None:
+    def peer_refused(self, peer: NodeId, why: str = "the owner's blocks are unlike ours") -> None:
         """Nothing can be had of it, and nothing is said to it."""
         self.versions.pop(peer, None)
         for claim in [c for c in self._claims.values() if c.node == peer]:
             event = claims.Event.NOTHING if claim.machine.state is C.ASKING else claims.Event.LOST
-            self._handle_claim(claim, event, "the owner's blocks are unlike ours")
+            self._handle_claim(claim, event, why)
 
     # -- from our workers ----------------------------------------------------------------------
 

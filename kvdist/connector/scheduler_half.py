@@ -312,6 +312,10 @@ class SchedulerHalf:
         self.contacts.run_seen(peer, run)
         self.borrower.node_seen(peer, run)
 
+    def turned_away(self, peer: NodeId, why: str) -> None:
+        """No link to it can be had, since it doesn't trust us, or we don't trust it."""
+        self.borrower.peer_refused(peer, f"no link to the owner: {why}")
+
     def clock(self, now: float) -> None:
         """It is now so late; to be said before anything is handed over."""
         self.contacts.now = self.lender.now = self.borrower.now = now

@@ -39,7 +39,7 @@ from kvdist.links.marks import Marks
 from kvdist.links.members import Members
 from kvdist.links.ticking import Ticking
 from transports.api import Link, Listener, Transport
-from transports.errors import TransportError
+from transports.errors import Refused, TransportError
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +66,8 @@ class _Other:
     failed: str | None = None
     try_at: float = 0.0
     back_off: float = _BACK_OFF_S[0]
+    #: Why it has turned us away the last time.
+    refusal: str = ""
 
 
 class NodeLinks:
@@ -203,6 +205,8 @@ class NodeLinks:
         try:
             async with asyncio.timeout(_DIAL_S):
                 link = await self._reach(node, address)
+        except Refused as refusal:
+            self._turned_away(node, other, str(refusal))
         except (TransportError, RemoteProtocol, TimeoutError) as error:
             _log.info("no control link", peer=node, reason=str(error) or "nobody answers")
         other.is_dialled = False
@@ -213,8 +217,15 @@ class NodeLinks:
             other.messages.clear()
             self._answer(node, other, ())
         else:
-            other.back_off = _BACK_OFF_S[0]
+            other.back_off, other.refusal = _BACK_OFF_S[0], ""
             await self._live(link)
+
+    def _turned_away(self, node: NodeId, other: _Other, why: str) -> None:
+        """Told once: it doesn't pass by itself, and nobody waits for that."""
+        tell = _log.debug if other.refusal == why else _log.warning
+        tell("no control link: is the cluster token the same?", peer=node, reason=why)
+        other.refusal = why
+        self._do(partial(self.half.turned_away, node, why))
 
     async def _reach(self, node: NodeId, address: str) -> ControlLink:
         link = await self._transport.connect(address)

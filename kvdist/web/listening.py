@@ -8,6 +8,7 @@ Knows nothing of: routes; what is drained.
 """
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 
 from kvdist.web.arrival import Arrival
 from kvdist.web.reserving import cannot_listen
@@ -41,6 +44,21 @@ class Patience:
 
 
 PATIENCE: Final = Patience()
+
+
+class _OfClients(logging.Filter):
+    """What clients get wrong is theirs to hear, and no error of ours with all its calls."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """False: it isn't logged as aiohttp would."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            return True
+        _log.info("a request that can't be read", reason=str(error).split("\n", 1)[0])
+        return False
+
+
+server_logger.addFilter(_OfClients())
 
 
 def face(app: web.Application, patience: Patience = PATIENCE) -> web.AppRunner:

@@ -131,13 +131,14 @@ async def a_node(
     max_model_len: int = 1024,
     is_checked: bool = False,
     faults: str = "",
+    token: bytes = b"0123456789abcdef",
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A node that others find in `book` while it runs."""
     asked = ExchangeSettings(
         node_id=name,
         transport=transport,  # type: ignore[arg-type]
-        token=b"0123456789abcdef",
+        token=token,
         connector=Settings(**settings),
         is_checked=is_checked,
         faults=faults,

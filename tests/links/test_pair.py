@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from kvdist.connector.params import ByHash, ByTransfer, write_params
 from tests.links.pairs import (
@@ -212,6 +213,24 @@ def test_nobody_knows_the_owner() -> None:
         async with a_pair() as (prefill, decode):
             params = dict(await prefill.prefill(PROMPT) or {}, remote_engine_id="p7")
             assert await decode.ask(PROMPT, 8, params) == [perfect(PROMPT, 8)]
+
+    asyncio.run(main())
+
+
+def test_another_cluster_s_node_is_told_of_once_and_not_waited_for() -> None:
+    async def main() -> None:
+        book = Book()
+        async with a_node("p0", book), a_node("d0", book, token=b"another cluster's") as decode:
+            with capture_logs() as logs:
+                for i in range(3):
+                    prompt = f"{i} {PROMPT}"
+                    params = write_params(ByTransfer("p0", f"t{i}"))
+                    async with asyncio.timeout(4):  # questions are asked for five seconds
+                        assert await decode.ask(prompt, 8, params) == [perfect(prompt, 8)]
+                    await asyncio.sleep(0.2)
+            (told,) = [log for log in logs if log["log_level"] == "warning"]
+            assert told["peer"] == "p0" and "token" in told["reason"]
+            await decode.rest()
 
     asyncio.run(main())
 

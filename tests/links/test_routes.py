@@ -155,6 +155,50 @@ def test_what_makes_no_sense_is_refused(odd: dict[str, Any]) -> None:
     asyncio.run(main())
 
 
+#: What makes of a ticket none, or another's: its outer fields, and those in `kvdist`.
+FORGED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"remote_engine_id": "nobody"}, {}),
+    ({"remote_engine_id": "d0"}, {}),
+    ({"remote_engine_id": "../p0"}, {}),
+    ({"remote_num_tokens": 0}, {}),
+    ({"remote_num_tokens": 17}, {}),
+    ({"remote_num_tokens": 1 << 28}, {}),
+    ({"tp_size": 2}, {}),
+    ({"do_remote_prefill": False}, {}),
+    ({f"x{i}": [i] * 10 for i in range(2000)}, {}),
+    ({}, {"lease": "ab" * 16}),
+    ({}, {"incarnation": 5}),
+    ({}, {"incarnation": 1 << 62}),
+    ({}, {"remaining_ms": 0}),
+]
+
+
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_a_forged_ticket_costs_an_answer_at_most(policy: str) -> None:
+    """By policy the answer is right, or an error; it is never wrong, and nothing is left."""
+
+    async def main() -> None:
+        settings: dict[str, Any] = {"on_failure": policy, "lease_s": 1.0, "renewal_s": 0.2}
+        async with a_pair(**settings) as (p, d), http(d) as decode:
+            used = await p.prefill(PROMPT)
+            assert used is not None
+            for i, (outer, inner) in enumerate([*FORGED, (used, used["kvdist"])]):
+                prompt = f"{i} {PROMPT}"
+                mine = await p.prefill(prompt)
+                assert mine is not None
+                told = {**mine, **outer, "kvdist": {**mine["kvdist"], **inner}}
+                ask = {"prompt": prompt, "max_tokens": 6, "kv_transfer_params": told}
+                status, answer = await post(decode, "/v1/completions", ask)
+                if status == 200:
+                    assert answer["choices"][0]["text"] == perfect(prompt, 6)
+                else:
+                    assert status == 500 and policy == "fail"
+            await p.rest()
+            await d.rest()
+
+    asyncio.run(main())
+
+
 def test_a_prompt_of_one_token_leaves_nothing() -> None:
     async def main() -> None:
         async with a_pair() as (p, _), http(p) as client:

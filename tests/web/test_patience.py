@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from pydantic import BaseModel
+from structlog.testing import capture_logs
 
 from kvdist.web import reading
 from kvdist.web.arrival import Arrival
@@ -18,6 +19,7 @@ from kvdist.web.listening import Patience, face, listen
 from kvdist.web.middleware import named, shaped
 
 SHORT = Patience(head_s=0.2, idle_s=0.4, unread_s=0.3)
+GZIP = b"Content-Length: 4\r\nContent-Encoding: gzip\r\n\r\nnone"
 ENDED = threading.Event()
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\n\r\n"
@@ -163,6 +165,18 @@ def test_a_head_that_is_too_large(more: bytes) -> None:
         await rest(reader)
 
     run(talk)
+
+
+def test_what_is_no_request_is_no_error_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(POST[: POST.index(b"Content")] + GZIP)
+        assert b" 400 " in await reader.readline()
+        await rest(reader)
+
+    with capture_logs() as logs:
+        run(talk)
+    assert not caplog.records
+    assert "a request that can't be read" in [log["event"] for log in logs]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's own patience is longer")
