@@ -109,8 +109,11 @@ class Clients:
         if self._chance.random() < 0.1:
             await self._post("p0", first)  # whoever has it can be asked for it
             return await self._post("d0", body | {"kv_transfer_params": write_params(ByHash("p0"))})
+        transfer = f"t{self._chance.getrandbits(64):x}"
+        if self._chance.random() < 0.1:
+            await self._lose(first, transfer)
+            return await self._post("d0", body)
         if self._chance.random() < 0.3:
-            transfer = f"t{self._chance.getrandbits(64):x}"
             prefill = asyncio.create_task(
                 self._post("p0", first | {"kv_transfer_params": write_params(Lend(transfer))})
             )
@@ -130,6 +133,16 @@ class Clients:
         if answer.status in (0, 503):  # as a router does
             await self._post("p0", {"kv_transfer_params": params}, "kv/release")
         return answer
+
+    async def _lose(self, body: Json, transfer: str) -> None:
+        """An answer of p0's that names a lease, or would have; and give that back by its name."""
+        lend = write_params(Lend(transfer, reads_along=self._chance.random() < 0.5))
+        prefill = asyncio.create_task(self._post("p0", body | {"kv_transfer_params": lend}))
+        await asyncio.wait([prefill], timeout=self._chance.expovariate(50))
+        prefill.cancel()
+        named = {"kv_transfer_params": write_params(ByTransfer("p0", transfer))}
+        answer = await self._post("p0", named, "kv/release")
+        self._report.count(f"given back by its name: {answer.status}")
 
     def _judge(self, question: Question, n: int, answer: Answer) -> bool:
         if answer.status == 200:
