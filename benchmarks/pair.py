@@ -19,10 +19,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -34,6 +34,7 @@ from benchmarks.pair_figures import (
     ISOLATION_GOAL,
     ISOLATION_HEADINGS,
     SERVED_HEADINGS,
+    FirstToken,
     Isolation,
     Served,
     Slo,
@@ -44,6 +45,8 @@ from benchmarks.pair_load import Server, arrivals, load
 from benchmarks.pair_transfer import VERBS, Transfer, measure
 from benchmarks.pair_vllm import vllm_pair
 from benchmarks.patterns import Pattern
+
+T = TypeVar("T")
 
 PARTS: Final = ("transfer", "serving", "first", "isolation")
 _MODEL: Final = "SmolLM2-135M-Instruct"
@@ -77,11 +80,20 @@ def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     sys.stdout.flush()
 
 
+def _told(found: Sequence[T], row: Callable[[T], Sequence[str]]) -> Sequence[T]:
+    """What is there by now, for whoever waits; tables come when all of a part is there."""
+    for one in found:
+        print("   ", *row(one), sep="  ", file=sys.stderr, flush=True)
+    return found
+
+
 def transfers(names: Sequence[str], repeats: int, small: bool) -> dict[str, Any]:
     """Pulls of several sizes over each transport."""
     sizes = _BLOCKS[:1] if small else _BLOCKS
     patterns = [Pattern(f"{n} x 512 KiB", n, _BLOCK_BYTES) for n in sizes]
-    found = [t for name in names for t in asyncio.run(measure(name, patterns, repeats))]
+    found: list[Transfer] = []
+    for name in names:
+        found += _told(asyncio.run(measure(name, patterns, repeats)), cells)
     title = f"a pull beside its bytes by themselves: best (median) of {repeats}"
     show(title, _TRANSFER_HEADINGS, [cells(one) for one in found])
     return {"transfers": [transfer.as_json() for transfer in found]}
@@ -135,7 +147,8 @@ class Serving:
         await load(server, arrivals(99, 2.0, 1.0, self._prompt, 4))  # doesn't count
         for number, rate in enumerate(self._rates):
             asks = arrivals(number + 1, rate, self._seconds, self._prompt, self._answer)
-            self._found.append(Served(name, rate, await load(server, asks), self._slo))
+            served = Served(name, rate, await load(server, asks), self._slo)
+            self._found += _told([served], Served.as_cells)
 
 
 def first_tokens(
@@ -143,10 +156,12 @@ def first_tokens(
 ) -> dict[str, Any]:
     """Over each transport."""
     cores = two_cores()
-    found = [
-        asyncio.run(first_token(name, model, cores, prompt=prompt, chunk=chunk, rounds=rounds))
-        for name in names
-    ]
+    found: list[FirstToken] = []
+    for name in names:
+        one = asyncio.run(
+            first_token(name, model, cores, prompt=prompt, chunk=chunk, rounds=rounds)
+        )
+        found += _told([one], FirstToken.as_cells)
     title = "time to the first token, beside a single node that computes the same chunks"
     show(title, FIRST_HEADINGS, [one.as_cells() for one in found])
     return {"first": [one.as_json() for one in found]}
@@ -158,17 +173,12 @@ def isolations(
     """A pair, then single nodes; what is drawn: the pair, and the best of these."""
     cores = two_cores()
     pair = Setup(f"pair over {transport}", 1, 1, transport)
-    found = asyncio.run(isolation(pair, model, cores, scene))
-    singles = [
-        one
-        for chunk in chunks
-        for one in asyncio.run(
-            isolation(
-                Setup(f"single node, chunks of {chunk}", 0, 1, step_tokens=chunk),
-                *(model, cores, scene),
-            )
-        )
-    ]
+    found = _told(asyncio.run(isolation(pair, model, cores, scene)), Isolation.as_cells)
+    singles: list[Isolation] = []
+    for chunk in chunks:
+        single = Setup(f"single node, chunks of {chunk}", 0, 1, step_tokens=chunk)
+        played = asyncio.run(isolation(single, model, cores, scene))
+        singles += _told(played, Isolation.as_cells)
     title = (
         f"{scene.decodes} running decodes, prompts of {scene.prompt} tokens at {scene.rate:g} a "
         f"second; goal of the pair: {ISOLATION_GOAL} of its own p99"

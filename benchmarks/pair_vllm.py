@@ -4,9 +4,9 @@ Owns:   the processes, for as long as a block lasts.
 Knows nothing of: loads, figures.
 Source: vLLM 0.32, vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py, as it comes.
 
-K/V go through files. Of its other connectors NIXL's needs a core for each of its threads, which
-isn't there, and the others want GPUs. Its servers are asked by the client itself, prefill first, so
-that no proxy costs it anything.
+K/V go through files. NIXL's connector was tried by hand and took 0.45 to 32 s a request on two
+cores; Mooncake's raises without a GPU; the others weren't tried. The client asks the servers
+itself, prefill first, so that no proxy costs anything.
 """
 
 import asyncio
