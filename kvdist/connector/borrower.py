@@ -477,7 +477,7 @@ class Borrower:
         self._out.append(LoadQuiet(pull.request_id, pull.block_ids))
 
     def _end_claim(self, pull: Pull) -> None:
-        assert pull.machine.state in (P.LOADED, P.OVER)
+        assert pull.machine.state is (P.OVER if pull.reason else P.LOADED)
         del self._pulls[pull.pull]
         claim = pull.claim
         claim.pull = None

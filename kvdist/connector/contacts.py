@@ -40,6 +40,8 @@ class Contact:
     tries: int = 0
     #: Its latest run that said hello.
     heard: Incarnation | None = None
+    #: Its latest run that refused us, whether or not its hello has come.
+    refused_by: Incarnation | None = None
 
 
 class Contacts:
@@ -104,7 +106,7 @@ class Contacts:
     def hear(self, name: str, node: NodeId, run: Incarnation, message: Message) -> bool:
         """Whether this message, of that run of a node as its link has proved, may be acted on."""
         if isinstance(message, Refused):
-            self._on_refused(name, message)
+            self._on_refused(name, run, message)
             return False
         if isinstance(message, Hello):
             if (message.node, message.incarnation) == (node, run):
@@ -126,7 +128,10 @@ class Contacts:
     def run_seen(self, name: str, run: Incarnation) -> None:
         """That run of a node is there: with an earlier one nothing was agreed on (T5, T21)."""
         contact = self._contacts.get(name)
-        if contact is not None and contact.heard is not None and contact.heard < run:
+        if contact is None:
+            return
+        known = contact.refused_by if contact.heard is None else contact.heard
+        if known is not None and known < run:
             self._handle(contact, Event.LOST)
 
     def lost(self, name: str) -> None:
@@ -197,7 +202,7 @@ class Contacts:
         contact.hello = hello
         self._handle(contact, Event.AGREE)
 
-    def _on_refused(self, name: str, message: Refused) -> None:
+    def _on_refused(self, name: str, run: Incarnation, message: Refused) -> None:
         contact = self._contacts.get(name)
         if contact is None or message.run != self._hello.incarnation:
             self.counts["refusals of somebody else"] += 1
@@ -205,6 +210,7 @@ class Contacts:
         contact.differences = contact.differences or tuple(
             Refusal(found.field, found.theirs, found.ours) for found in message.differences
         )
+        contact.refused_by = run
         self._handle(contact, Event.TURNED_AWAY)
 
     # -- what contacts do ----------------------------------------------------------------------
@@ -247,8 +253,9 @@ class Contacts:
         contact.waiting.clear()
 
     def _send_refused(self, contact: Contact) -> None:
-        if contact.heard is not None:
-            refused = Refused(contact.heard, contact.differences)
+        run = contact.refused_by if contact.heard is None else contact.heard
+        if run is not None:
+            refused = Refused(run, contact.differences)
             self._send(contact.name, refused, self._hello.fingerprint.latest_version)
 
     def _tell(self, contact: Contact) -> None:

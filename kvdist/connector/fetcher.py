@@ -99,6 +99,11 @@ class Fetcher:
         """Of those: where each comes from, and how far it is."""
         return {name: (p.fetch.address, p.machine.state) for name, p in self._parts.items()}
 
+    @property
+    def owners(self) -> dict[PartId, tuple[NodeId, Incarnation]]:
+        """And whose each is: only that run of a node may speak of it."""
+        return {name: (p.fetch.owner, p.fetch.owner_run) for name, p in self._parts.items()}
+
     # -- from our node -------------------------------------------------------------------------
 
     def on_fetch(self, fetch: Fetch) -> None:
@@ -366,7 +371,7 @@ class Fetcher:
             self.timers.set(("rest", part.fetch.part), self.now + wait)
 
     def _end(self, part: _Part) -> None:
-        assert part.machine.state in (State.GOOD, State.OVER)
+        assert part.machine.state is (State.OVER if part.failure else State.GOOD)
         name = part.fetch.part
         for kind in ("answer", "stall", "progress", "rest"):
             self.timers.cancel((kind, name))

@@ -127,6 +127,19 @@ class Server:
         return {key: (serve.address, serve.machine.state) for key, serve in self._serves.items()}
 
     @property
+    def reads(self) -> dict[ServeKey, tuple[LeaseId, bool]]:
+        """And of which lease, and whether some of what is wanted isn't written yet."""
+        return {
+            key: (serve.grant.lease, any(f < e > serve.grant.settled for f, e in serve.wanted))
+            for key, serve in self._serves.items()
+        }
+
+    @property
+    def leases(self) -> set[LeaseId]:
+        """What may be served."""
+        return set(self._grants)
+
+    @property
     def confirmed(self) -> set[ServeKey]:
         """Parts of which it is known that their bytes are good."""
         return {key for key, good in self._verdicts.items() if good}

@@ -7,13 +7,18 @@ Knows nothing of: how it came about.
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kvdist.connector.messages import Role
-from kvdist.connector.tables import claim, part
+from kvdist.connector.geometry import covers
+from kvdist.connector.messages import VERSION, Role, Stream, since
+from kvdist.connector.params import ByTransfer
+from kvdist.connector.tables import claim as claims, part, pull as pulls
 from kvdist.errors import InvariantViolation
 from kvdist.ids import NodeId
+from kvdist.sched.sequence import SequenceStatus
 
 if TYPE_CHECKING:
     from kvdist.sim.node import SimNode
+
+_C, _P = claims.State, pulls.State
 
 
 def audit_node(node: "SimNode", level: int) -> None:
@@ -28,14 +33,22 @@ def audit_node(node: "SimNode", level: int) -> None:
     _audit_duties(node)
     _audit_contacts(node)
     _audit_shares(node)
+    _audit_claims(node)
     if level >= 2:
         manager.check()
 
 
 def _audit_leases(node: "SimNode") -> None:
-    """Every block that a worker of this run may still serve is held (I4)."""
+    """Every block that a worker of this run may still serve is held (I4); who reads along finds
+    blocks for all that it waits for (T11).
+    """
     blocks = node.manager.block_pool.blocks
     for lease in node.half.lender.leases.values():
+        if not covers(node.geometry, lease.blocks, lease.resume_tokens):
+            raise InvariantViolation(f"T11: {lease.blocks} aren't all of {lease.resume_tokens}")
+        sequence = node.scheduler.roster.sequences.get(lease.request_id or "")
+        if not lease.is_held and sequence and sequence.status is SequenceStatus.PREEMPTED:
+            raise InvariantViolation(f"T12: {lease.request_id} is preempted, and read along")
         for block_id in lease.block_ids:
             if not blocks[block_id].ref_cnt:
                 raise InvariantViolation(f"block {block_id} is lent ({lease.lease.hex()}) and free")
@@ -51,6 +64,25 @@ def _audit_policy(node: "SimNode") -> None:
     most = settings.max_recompute_tokens if settings.on_failure == "recompute" else 0
     if node.half.borrower.num_recomputing > most:
         raise InvariantViolation(f"{node.half.borrower.num_recomputing} tokens are recomputed")
+
+
+def _audit_claims(node: "SimNode") -> None:
+    """Nobody is asked what it can't know; what has failed is cancelled (T20); with too much of the
+    pool in quarantine a node isn't ready (T17).
+    """
+    half, settings = node.half, node.cluster.settings
+    for claim in half.borrower.open_claims:
+        version = half.borrower.versions.get(claim.node, VERSION)
+        knows = not isinstance(claim.source, ByTransfer) or version >= since(Stream)
+        if claim.machine.state is _C.ASKING and not knows and not claim.number:
+            raise InvariantViolation(f"{claim.node} is asked for {claim.name} in words of later")
+        pull = claim.pull
+        going_on = set() if pull is None else pull.parts - pull.ended - node.cancelled
+        if pull is not None and pull.machine.state is _P.FAILING and going_on:
+            raise InvariantViolation(f"T20: {going_on} go on, and their pull has failed")
+    most = settings.quarantine_share * node.lending.pool_blocks
+    if node.manager.ledger().quarantine > most and half.is_ready:
+        raise InvariantViolation("T17: too much is in quarantine, and it says that it is ready")
 
 
 def _audit_shares(node: "SimNode") -> None:
@@ -98,7 +130,7 @@ def _audit_contacts(node: "SimNode") -> None:
         if peer not in node.refused:
             raise InvariantViolation(f"nobody here has heard that {peer} is refused")
         theirs = {c.machine.state for c in half.borrower.open_claims if c.node == peer}
-        if theirs - {claim.State.ORPHANED}:
+        if theirs - {_C.ORPHANED}:
             raise InvariantViolation(f"something is wanted of {peer}, which is refused")
     for worker in node.workers:
         worker.half.contacts.check()

@@ -67,7 +67,7 @@ class Clients:
         #: By node run and request id.
         self._of: dict[tuple[str, RequestId], _Life] = {}
         #: Some that were given out.
-        self._tickets: deque[Ticket] = deque(maxlen=8)
+        self._tickets: deque[tuple[tuple[int, ...], Ticket]] = deque(maxlen=16)
         #: By node run: what follows if it dies before a request under way has arrived.
         self._under_way: dict[str, list[Callable[[], None]]] = {}
         self.num_right = self.num_failed = self.num_aborted = self.num_refused = 0
@@ -108,6 +108,9 @@ class Clients:
             if transfer is None:
                 self._decode(life, None)
             return
+        lending, num_lent = node.lending, node.half.lender.num_leased
+        if num_lent >= lending.pool_blocks - lending.longest_blocks:
+            self._cluster.violated(f"T10: {node.name} takes a prefill with {num_lent} blocks lent")
 
         def event() -> None:
             try:
@@ -116,7 +119,7 @@ class Clients:
                     job.prompt,
                     prefill_only=True,
                     kv_transfer_params=write_params(Lend(transfer)),
-                    hold_whole_prompt=transfer is not None,
+                    hold_whole_prompt=transfer is not None and not self._cluster.config.piecemeal,
                 )
             except WrongRole:
                 if node.half.role.lends:
@@ -134,8 +137,9 @@ class Clients:
 
     def _decode(self, life: _Life, source: Source | None, where: NodeId = "") -> None:
         job = life.job
-        if self._tickets and self._world.happens(self._cluster.faults.garbage):
-            source = self._world.chance.choice(self._tickets)  # somebody else's
+        faults = self._cluster.faults
+        if self._tickets and self._world.happens(max(faults.garbage, faults.mix_up)):
+            source = self._anothers_ticket(job.prompt)
         node = self._cluster.nodes.get(where or job.decode)
         if life.is_aborted:
             return
@@ -163,6 +167,12 @@ class Clients:
                 self._note_request(life, node, sequence.request_id, index)
 
         self._later(node, event, lambda: self._fail(life, "the node died"))
+
+    def _anothers_ticket(self, prompt: tuple[int, ...]) -> Ticket:
+        """Any, or one of a prompt that is a token longer."""
+        tickets = [ticket for _, ticket in self._tickets]
+        longer = [t for known, t in self._tickets if known[:-1] == prompt]
+        return self._world.chance.choice(longer or tickets)
 
     def _decode_elsewhere(self, life: _Life, source: Source | None, refused_by: NodeId) -> None:
         """Where somebody reads; if nobody does, the first computes the whole prompt."""
@@ -222,7 +232,7 @@ class Clients:
             self._cluster.violated(f"{life.job.name}: two answers for {request_id}")
         life.has_ticket = True
         if ticket is not None:
-            self._tickets.append(ticket)
+            self._tickets.append((life.job.prompt, ticket))
         if life.job.way == "ticket" and not life.is_aborted:
             self._cluster.hold(life.job.answer_delay, lambda: self._decode(life, ticket))
 

@@ -22,6 +22,7 @@ from kvdist.sim.clients import Clients
 from kvdist.sim.contents import ModelContents, chain
 from kvdist.sim.faults import Faults
 from kvdist.sim.gate import Gate
+from kvdist.sim.lies import Lies
 from kvdist.sim.links import DataLink
 from kvdist.sim.node import SimNode
 from kvdist.sim.post import Post
@@ -47,6 +48,12 @@ class ClusterConfig:
     latency_s: float = 0.004
     #: And between a node and its own workers.
     local_s: float = 1e-3
+    #: How many times longer bytes take than they do on a good network, and steps than a small
+    #: model's.
+    slowness: float = 1.0
+    step_slowness: float = 1.0
+    #: Prefills take their blocks chunk by chunk, those that are read along too.
+    piecemeal: bool = False
     #: Readers read by themselves; else owners send.
     one_sided: bool = False
     settings: Settings = field(default_factory=Settings)
@@ -69,6 +76,8 @@ class Cluster:
         self.contents = ModelContents(next(iter(config.nodes.values())), config.num_heads)
         self.gate = Gate()
         self.post = Post(self.world, faults, self.gate, config.latency_s)
+        #: What workers say.
+        self.lies = Lies(self.world.chance)
         self.nodes: dict[NodeId, SimNode] = {}
         #: Reads that end by a measure only, or when faults stop.
         self.stuck: list[Landing] = []
@@ -171,6 +180,11 @@ class Cluster:
         self.roles[node.node_id] = role
         self.num_roles += 1
         node.do(lambda: node.change_role(role))
+
+    def take_back(self, node: SimNode) -> None:
+        """Nothing that it has lent counts any more (T9)."""
+        self.world.note(node.name, "takes back", "all that is lent")
+        node.do(node.half.take_back)
 
     def _go_when_idle(self, node: SimNode) -> None:
         if node.is_alive and not audit_rest(node):

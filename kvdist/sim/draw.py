@@ -35,6 +35,11 @@ _UNLIKE: Final = 0.3
 #: In how many some nodes speak the version before ours; in how many one has other weights.
 _UPGRADES: Final = 0.3
 _MISFITS: Final = 0.1
+#: Times that are short, so that what they end is still under way.
+_HASTE: Final = {
+    "stall_s": 1.0, "progress_s": 0.2, "answer_s": 0.2, "verdict_s": 4.0, "parked_s": 1.0,
+    "escalation_s": (0.3, 0.9, 2.0, 4.0),
+}  # fmt: skip
 
 
 def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
@@ -52,7 +57,7 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
     if _has_states(nodes[names[0]]):  # can't be cut
         ranks = dict.fromkeys(names, ranks[names[0]])
     scheduler = SchedulerConfig(
-        max_num_batched_tokens=chance.choice((8, 16, 64)),
+        max_num_batched_tokens=chance.choice((4, 8, 16, 64)),
         max_num_seqs=chance.choice((1, 4) if calm else (2, 4, 8)),
         max_steps_in_flight=chance.choice((1, 2)),
     )
@@ -64,6 +69,9 @@ def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
         settings=_calm_settings(chance) if calm else _settings(chance),
         scheduler=scheduler,
         local_s=1e-3 if calm else chance.choice((1e-3, 1e-3, 0.05)),
+        slowness=1.0 if calm else chance.choice((1.0, 1.0, 20.0)),
+        step_slowness=1.0 if calm else chance.choice((1.0, 20.0)),
+        piecemeal=not calm and chance.random() < 0.2,
     )  # fmt: skip
 
 
@@ -139,7 +147,9 @@ def _calm_settings(chance: Random) -> Settings:
 def _settings(chance: Random) -> Settings:
     """The defaults, or shorter times, so that leases run out while they are in use."""
     lease_s = chance.choice((30.0, 30.0, 2.0, 0.3))
+    patience = {} if chance.random() < 0.5 else _HASTE
     return Settings(
+        **patience,
         lease_s=lease_s,
         renewal_s=lease_s / 6,
         life_s=chance.choice((300.0, 3 * lease_s, lease_s)),
@@ -150,6 +160,6 @@ def _settings(chance: Random) -> Settings:
         max_parked=chance.choice((256, 2)),
         soft_share=chance.choice((0.25, 1.0)),
         burst_tokens=chance.choice((4096, 4096, 8)),
-        max_verdicts_per_peer=chance.choice((1 << 14, 1 << 14, 1 << 14, 12)),
+        max_verdicts_per_peer=chance.choice((1 << 14, 1 << 14, 1 << 14, 12, 4)),
         max_parked_per_peer=chance.choice((64, 64, 1)),
     )

@@ -41,6 +41,8 @@ class Faults:
     pause: float = 0.0
     #: A second: some node's role becomes another.
     change_role: float = 0.0
+    #: A second: some node takes back all that it has lent.
+    take_back: float = 0.0
     #: Of requests: aborted at some time.
     abort: float = 0.0
     #: Of control and data messages: garbage comes in their place, or beside them; of requests: they
@@ -48,6 +50,10 @@ class Faults:
     garbage: float = 0.0
     #: Of hellos: what arrives of their fingerprint isn't what was sent.
     misread: float = 0.0
+    #: Of control and data messages: their sender says another beside them that isn't its to say.
+    lie: float = 0.0
+    #: Of requests: they come with the ticket of another one.
+    mix_up: float = 0.0
 
 
 #: Groups of faults, for the command line and for tests.
@@ -61,6 +67,8 @@ KINDS: Final[dict[str, Faults]] = {
     "steps": Faults(long_step=0.02, fail_step=0.02, pause=0.05),
     "garbage": Faults(garbage=0.02, misread=0.05),
     "roles": Faults(change_role=0.2),
+    "leases": Faults(take_back=0.6, fail_step=0.05),
+    "lies": Faults(lie=0.15, mix_up=0.1),
 }
 
 

@@ -8,7 +8,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvdist.connector.codec import decode, encode
-from kvdist.connector.messages import Greeting, Hello, WorkerMessage
+from kvdist.connector.messages import (
+    Close,
+    Confirm,
+    Confirmed,
+    Denied,
+    Greeting,
+    Hello,
+    Open,
+    Opened,
+    Settled,
+    StillReading,
+    WorkerMessage,
+    since,
+)
 from kvdist.errors import RemoteProtocol
 from kvdist.sim.post import misread_hello
 from kvdist.sim.world import World
@@ -18,6 +31,9 @@ if TYPE_CHECKING:
 
 #: A side that hears nothing more of the other notices within this (keep-alive).
 LOST_AFTER_S = 4.0
+#: Said by readers, on links that they dialled; and by owners, as answers.
+BY_READERS = (Open, Confirm, Close, StillReading)
+BY_OWNERS = (Opened, Settled, Denied, Confirmed)
 
 
 class DataLink:
@@ -51,11 +67,25 @@ class DataLink:
             message, lambda: self.carry(sender, lambda: self._deliver(sender, data))
         ):
             return
+        if not isinstance(message, Greeting):
+            self._lie(sender, message, version)
         if world.happens(faults.garbage / 10):
             data = bytes([0xC1]) + data  # what no message begins with
         self.carry(sender, lambda: self._deliver(sender, data))
         if world.happens(faults.duplicate / 2):
             self.carry(sender, lambda: self._deliver(sender, data))
+
+    def _lie(self, sender: "SimWorker", message: WorkerMessage, version: int) -> None:
+        """Before what is true something else may be said."""
+        lies, by, to = sender.cluster.lies, sender.name, self.other(sender).name
+        if self._world.happens(sender.cluster.faults.lie):
+            kinds = BY_READERS if sender is self.reader else BY_OWNERS
+            lie = lies.beside(by, to, message, kinds)
+            if lie is not None and since(type(lie)) <= version:
+                self._world.note(sender.name, f"lies to {to}", lie)
+                data = encode(lie, version)
+                self.carry(sender, lambda: self._deliver(sender, data))
+        lies.note(by, to, message)
 
     def carry(self, sender: "SimWorker", arrive: Callable[[], None]) -> None:
         """Something goes to the other side, in order with all else."""

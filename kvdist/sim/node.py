@@ -20,9 +20,11 @@ from kvdist.connector.effects import (
 )
 from kvdist.connector.geometry import Geometry
 from kvdist.connector.host import Loaded
-from kvdist.connector.local import FromWorker, PartEnded, ToWorker
-from kvdist.connector.messages import Greeting, Hello, NodeMessage, Role
+from kvdist.connector.local import Cancel, FromWorker, PartEnded, ToWorker
+from kvdist.connector.messages import Greeting, Hello, NodeMessage, PartId, Role
 from kvdist.connector.scheduler_half import SchedulerHalf
+from kvdist.connector.wants import content_of
+from kvdist.errors import InvariantViolation
 from kvdist.ids import BlockHash, Incarnation, LeaseId, NodeId, PullId, Rank
 from kvdist.sched.lending import Lending, Tables
 from kvdist.sched.output import Output
@@ -30,6 +32,8 @@ from kvdist.sched.plan import StepPlan
 from kvdist.sched.scheduler import Scheduler
 from kvdist.sim.manners import Manners
 from kvdist.sim.memory import Memory, Poisoner
+from kvdist.sim.owning import Owning
+from kvdist.sim.say_so import NodeSaySo
 from kvdist.sim.stub_worker import StubWorker
 from kvdist.sim.worker import SimWorker
 
@@ -97,6 +101,9 @@ class SimNode:
         #: Duties that it has left, as the half has said, or never had.
         self.left = {duty for duty in (Role.PREFILL, Role.DECODE) if self.half.has_left(duty)}
         self._manners = Manners(self.half.contacts)
+        self._say_so, self._owning = NodeSaySo(self.half, run), Owning(self)
+        #: Parts that nobody wants any more, as workers were told.
+        self.cancelled: set[PartId] = set()
         self._poison = Poisoner(self.manager.block_pool, memories)
         self.workers = [
             SimWorker(cluster, self, Rank(rank), memory) for rank, memory in enumerate(memories)
@@ -141,6 +148,7 @@ class SimNode:
         while True:
             while effects:
                 for effect in effects:
+                    self._promise(lambda effect=effect: self._owning.does(effect))  # type: ignore[misc]
                     self._carry_out(effect)
                     if not self.is_alive:
                         return
@@ -155,9 +163,16 @@ class SimNode:
         self._tell(self.scheduler.take_outputs())
         self._compute()
         self._set_tick()
+        self._promise(self._owning.ends)
         if lacking := self._manners.lacking():
             self.cluster.violated(f"{self.name} owes {lacking}")
         self.cluster.audit(self)
+
+    def _promise(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except InvariantViolation as found:
+            self.cluster.violated(f"{self.name}: {found}")
 
     def pause(self, seconds: float) -> None:
         """The process stands still; its clock goes on."""
@@ -199,7 +214,11 @@ class SimNode:
             self._world.note(self.name, f"from {peer}#{run}", message)
             self.half.node_seen(peer, run)
             self._manners.hears(peer, message)
+            self._say_so.hears(peer, run, message)
+            self._owning.is_asked()
             self.half.from_node(peer, message)
+            self._promise(lambda: self._say_so.has_heard(message))
+            self._promise(lambda: self._owning.has_answered(peer, message))
             self._manners.has_heard(peer, message)
 
         self.do(event)
@@ -259,6 +278,8 @@ class SimNode:
                 self.refused.add(node)
                 self._world.note(self.name, f"can't work with {node}", differences)
             case SendToWorker(rank, message):
+                if isinstance(message, Cancel):
+                    self._look_at_cancel(message.part)
                 self._to_worker_later(rank, message)
             case TicketReady(request_id, ticket):
                 self._world.note(self.name, f"answers {request_id}", ticket)
@@ -277,6 +298,16 @@ class SimNode:
                 if self.scheduler.stats.num_unknown_messages > before:
                     self.cluster.violated(f"{self.name}: nobody waits for {effect}")
 
+    def _look_at_cancel(self, part: PartId) -> None:
+        """A pull that hasn't failed is cancelled only when nobody waits for it (T20)."""
+        self.cancelled.add(part)
+        for claim in self.half.borrower.open_claims:
+            pull = claim.pull
+            if pull is None or pull.pull != part.pull or pull.pull in self._failed_pulls:
+                continue
+            if any(content_of(claim, r) == pull.content for r in claim.wanting.values()):
+                self.cluster.violated(f"T20: {self.name} cancels {part}, and somebody waits for it")
+
     def _look_at_claims(self, effect: object) -> None:
         """Whoever has what it wanted wants it no more: the last one ends the claim (T19)."""
         if isinstance(effect, Loaded):
@@ -293,7 +324,9 @@ class SimNode:
         self._is_computing = True
         faults = self.cluster.faults
         long = self._world.happens(faults.long_step)
-        seconds = self._world.between(1.0, 8.0) if long else self._world.between(0.005, 0.03)
+        times = self.cluster.config.step_slowness
+        low, high = (1.0, 8.0) if long else (0.005 * times, 0.03 * times)
+        seconds = self._world.between(low, high)
         fails = self._world.happens(faults.fail_step)
         self.cluster.hold(seconds, lambda: self._computed(plan, fails=fails))
 

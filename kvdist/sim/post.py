@@ -10,11 +10,12 @@ from functools import partial
 
 from kvdist.connector.codec import decode, encode
 from kvdist.connector.effects import SendToNode
-from kvdist.connector.messages import Greeting, Hello, Message, NodeMessage
+from kvdist.connector.messages import Greeting, Hello, Message, NodeMessage, since
 from kvdist.errors import RemoteProtocol
 from kvdist.ids import Incarnation, NodeId
 from kvdist.sim.faults import Faults
 from kvdist.sim.gate import Gate
+from kvdist.sim.lies import Lies
 from kvdist.sim.world import World
 
 #: What a receiver is called with: from whom, which run of it, the message.
@@ -31,6 +32,7 @@ class Post:
         self._apart: dict[frozenset[NodeId], float] = {}
         #: By direction: when the last in order arrives.
         self._last: dict[tuple[NodeId, NodeId], float] = {}
+        self._lies = Lies(world.chance)
         self.num_bad = 0
 
     def attach(self, node: NodeId, receive: Receive, version: int) -> None:
@@ -74,6 +76,21 @@ class Post:
                 at = max(at, self._last.get((sender, to), 0.0))
                 self._last[sender, to] = at
             world.at(at, partial(self._deliver, sender, run, to, comes))
+        self._lie(sender, run, effect)
+
+    def _lie(self, sender: NodeId, run: Incarnation, effect: SendToNode) -> None:
+        """Beside what is true something else may be said."""
+        to, by, version = effect.node, f"{sender}#{run}", effect.version
+        if isinstance(effect.message, Greeting):
+            return
+        if self._world.happens(self.faults.lie):
+            lie = self._lies.beside(by, to, effect.message, (object,))
+            if lie is not None and since(type(lie)) <= version:
+                self._world.note(sender, f"lies to {to}", lie)
+                delay = self._world.between(0.0001, self._latency_s)
+                data = encode(lie, version)
+                self._world.after(delay, partial(self._deliver, sender, run, to, data))
+        self._lies.note(by, to, effect.message)
 
     def _deliver(self, sender: NodeId, run: Incarnation, to: NodeId, data: bytes) -> None:
         if to not in self._receivers or self.are_apart(sender, to):

@@ -24,6 +24,7 @@ from kvdist.sim.script import (
     Pause,
     Script,
     StallLink,
+    TakeBack,
     Walk,
 )
 
@@ -155,6 +156,8 @@ def _do(cluster: Cluster, action: Action) -> None:
             cluster.drain(cluster.nodes[name])
         case ChangeRole(_, name, role):
             cluster.change_role(cluster.nodes[name], role)
+        case TakeBack(_, name):
+            cluster.take_back(cluster.nodes[name])
         case Pause(_, name, seconds):
             world.note(cluster.nodes[name].name, "stands still", seconds)
             cluster.nodes[name].pause(seconds)

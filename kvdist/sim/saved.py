@@ -36,6 +36,7 @@ from kvdist.sim.script import (
     Pause,
     Script,
     StallLink,
+    TakeBack,
 )
 
 #: What is told apart by a name in the file.
@@ -43,6 +44,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
     kind.__name__: kind
     for kind in (
         ChangeRole, Come, KillNode, KillWorker, Drain, Pause, Partition, CutLink, StallLink,
+        TakeBack,
         FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec,
     )
 }  # fmt: skip

@@ -65,6 +65,14 @@ class ChangeRole:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeBack:
+    """A node takes back all that it has lent."""
+
+    at: float
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """A node process stands still."""
 
@@ -101,8 +109,9 @@ class StallLink:
 
 
 Action: TypeAlias = (
-    Come | KillNode | KillWorker | Drain | ChangeRole | Pause | Partition | CutLink | StallLink
-)
+    Come | KillNode | KillWorker | Drain | ChangeRole | TakeBack | Pause | Partition | CutLink
+    | StallLink
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +143,14 @@ class Walk:
         self.config = make_config(self._chance, num_nodes, calm=calm)
         self._faults = faults
         self._nodes = list(self.config.nodes)
+        often = self._chance.choice((1, 4))
         self._rates = {
-            "come": self._chance.choice((2.0, 5.0, 10.0)),
+            "come": self._chance.choice((1.0, 2.0, 5.0, 10.0)),
             "kill node": faults.kill_node,
             "kill worker": faults.kill_worker,
             "drain": 0.0 if calm else 0.02,
             "role": faults.change_role,
+            "take back": faults.take_back * often,
             "pause": faults.pause,
             "partition": faults.partition,
             "cut": faults.cut,
@@ -170,6 +181,8 @@ class Walk:
                 return Drain(at, node)
             case "role":
                 return ChangeRole(at, node, chance.choice(list(Role)))
+            case "take back":
+                return TakeBack(at, node)
             case "pause":
                 return Pause(at, node, chance.choice((0.5, 3.0, 35.0)))
             case "partition" if len(self._nodes) > 1:
@@ -182,8 +195,11 @@ class Walk:
 
     def _job(self, count: int) -> Job:
         chance = self._chance
-        prefill, decode = chance.choice(self._nodes), chance.choice(self._nodes)
-        way: Way = chance.choice(("local", "ticket", "ticket", "hash", "stream", "stream"))
+        prefill, decode = chance.sample(self._nodes, 2)
+        if chance.random() < 0.1:
+            decode = prefill
+        ways: tuple[Way, ...] = ("local", "hash", *["ticket"] * 2, *["stream"] * 3)
+        way = chance.choice(ways)
         late = chance.random() < 0.05 and not self._calm
         return Job(
             f"job{count}",
@@ -194,20 +210,24 @@ class Walk:
             prefill,
             decode,
             chance.uniform(1.0, 40.0) if late else chance.uniform(0.001, 0.01),
-            chance.choice((0.001, 0.05, 0.3, 2.0)) * chance.random()
+            chance.choice((0.001, 0.05, 0.3, 2.0, 8.0)) * chance.random()
             if chance.random() < self._faults.abort
             else None,
         )
 
     def _prompt(self) -> tuple[int, ...]:
-        """New, or with a prefix of an earlier one, or an earlier one."""
+        """New, or with a prefix of an earlier one, or an earlier one, or that less a token."""
         chance = self._chance
         longest = 26
         prefix: tuple[int, ...] = ()
         if self._prompts and chance.random() < 0.7:
             old = chance.choice(self._prompts[-20:])
-            prefix = old[: chance.choice((len(old), chance.randint(1, len(old))))]
-        more = chance.randint(0 if prefix else 1, max(0 if prefix else 1, longest - len(prefix)))
+            less = chance.choice((0, 0, 1, chance.randrange(len(old))))
+            prefix = old[: max(1, len(old) - less)]
+        least = 0 if prefix else 1
+        more = chance.randint(least, max(least, longest - len(prefix)))
+        if prefix and chance.random() < 0.2:
+            more = 0
         prompt = prefix + tuple(chance.randrange(_TOKENS) for _ in range(more))
         self._prompts.append(prompt)
         return prompt

@@ -39,6 +39,7 @@ class Landing:
         *,
         stuck_until: int | None,
         writes_on: bool,
+        slowness: float = 1.0,
     ) -> None:
         self._world = world
         self._read, self._write = read, write
@@ -46,9 +47,9 @@ class Landing:
         self._on_done = on_done
         #: Not None: it never ends by itself, only by a measure of this level or a higher one.
         self._stuck_until = stuck_until
-        self._writes_on = writes_on
+        self._writes_on, self._slowness = writes_on, slowness
         self._is_stopped = self.is_over = False
-        world.after(world.between(0.0002, 0.01), self._half)
+        world.after(slowness * world.between(0.0002, 0.01), self._half)
 
     def _half(self) -> None:
         if self.is_over:
@@ -69,7 +70,8 @@ class Landing:
         self._next = until
         if until < self._count:
             if self._stuck_until is None:
-                self._world.after(self._world.between(0.0002, 0.05), self._half)
+                delay = self._slowness * self._world.between(0.0002, 0.05)
+                self._world.after(delay, self._half)
         else:
             self._end(complete=True)
 

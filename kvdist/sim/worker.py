@@ -20,7 +20,7 @@ from kvdist.connector.effects import (
     StopSending,
     WorkerEffect,
 )
-from kvdist.connector.local import ToWorker
+from kvdist.connector.local import Revoke, ToWorker
 from kvdist.connector.messages import (
     Close,
     Confirm,
@@ -29,26 +29,23 @@ from kvdist.connector.messages import (
     Hello,
     Open,
     PartId,
-    StillReading,
     TokenSpans,
     WorkerMessage,
 )
-from kvdist.connector.tables.part import State
 from kvdist.connector.worker_half import WorkerHalf
 from kvdist.errors import InvariantViolation
 from kvdist.ids import Incarnation, NodeId, Rank
-from kvdist.sim.links import DataLink
+from kvdist.sim.fetching import Fetching
+from kvdist.sim.links import BY_READERS, DataLink
 from kvdist.sim.manners import Manners
 from kvdist.sim.memory import Memory
+from kvdist.sim.say_so import WorkerSaySo
 from kvdist.sim.serving import Serving
 from kvdist.sim.transfer import Landing, slots, writer
 
 if TYPE_CHECKING:
     from kvdist.sim.cluster import Cluster
     from kvdist.sim.node import SimNode
-
-#: Said by readers, on links that they dialled; all else is said by owners, as answers.
-_BY_READERS = (Open, Confirm, Close, StillReading)
 
 
 class SimWorker:
@@ -81,7 +78,12 @@ class SimWorker:
         self._waiting: dict[PartId, deque[Callable[[], None]]] = {}
         #: Sends that don't return before their link ends.
         self._unsent: dict[DataLink, list[ServeKey]] = {}
-        self._serving = Serving(self.half.server)
+        self._serving = Serving(self.half.server, node.geometry, cluster.settings)
+        self._fetching = Fetching(
+            self.half.fetcher, node.geometry, cluster.settings, node.has_cancelled,
+            lambda address: address in self.half.contacts.versions,
+        )  # fmt: skip
+        self._say_so = WorkerSaySo(self.half, node.run)
         #: When the latest send of each open pull began.
         self._begun: dict[ServeKey, float] = {}
         #: Parts, and links, that the latest event had something said of, or to whom hello was.
@@ -94,25 +96,30 @@ class SimWorker:
 
     # -- events --------------------------------------------------------------------------------
 
-    def do(self, event: Callable[[], None]) -> None:
-        """Handle an event, then whatever follows from it."""
+    def do(self, event: Callable[[], None], message: object = None) -> None:
+        """Handle an event, then whatever follows from it; message: that it is, if it is one."""
         if not self.is_alive:
             return
         self.half.clock(self._world.now)
         self._serving.begins()
+        self._fetching.begins(message)
         event()
         self._answered.clear()
         for effect in self.half.take_effects():
-            self._promise(lambda effect=effect: self._serving.does(effect))  # type: ignore[misc]
+            self._promise(lambda effect=effect: self._does(effect))  # type: ignore[misc]
             if isinstance(effect, SendToPeer):
                 self._note_answer(effect)
                 self._manners.says(effect.address, effect.message)
-            self._audit(effect)
             self._carry_out(effect)
         self._promise(self._serving.ends)
+        self._promise(self._fetching.ends)
         if lacking := self._manners.lacking():
             self.cluster.violated(f"{self.name} owes {lacking}")
         self._set_tick()
+
+    def _does(self, effect: WorkerEffect) -> None:
+        self._serving.does(effect)
+        self._fetching.does(effect)
 
     def _promise(self, look: Callable[[], None]) -> None:
         try:
@@ -128,17 +135,19 @@ class SimWorker:
         """Over the local link."""
         self._world.note(self.name, "from its node", message)
         self.do(lambda: self.half.from_node(message))
+        if isinstance(message, Revoke):
+            self._promise(lambda: self._serving.has_revoked(message.lease))
 
     def receive(
         self, link: DataLink, sender: "SimWorker", message: WorkerMessage | Greeting
     ) -> None:
         """Over a data link."""
         self._world.note(self.name, f"from {sender.name}", message)
-        is_readers = isinstance(message, _BY_READERS)
+        is_readers = isinstance(message, BY_READERS)
         if is_readers != (self is link.owner) and not isinstance(message, Greeting):
             return  # nobody says this on that side
         name = link.name if self is link.owner else link.owner.address
-        self.do(lambda: self._hear(name, sender, message))
+        self.do(lambda: self._hear(name, sender, message), message)
         self._look_at_serves(name, sender, message)
         if isinstance(message, Open | Confirm) and not self._answered & {message.part, name}:
             self.cluster.violated(f"T14: {self.name} leaves {message} without an answer")
@@ -150,13 +159,19 @@ class SimWorker:
         serving, now, kept = self._serving, self._world.now, self.cluster.settings.verdict_s
         match message:
             case Confirm(part):
-                self._promise(lambda: serving.has_confirmed(name, sender.name, part, now, kept))
+                key = (sender.node_id, sender.run, part)
+                self._promise(lambda: serving.has_confirmed(name, key, sender.name, now, kept))
+            case Close(part) if name in self.half.contacts.versions:
+                key = (sender.node_id, sender.run, part)
+                self._promise(lambda: serving.has_closed(key))
             case _:
                 pass
 
     def _hear(self, name: str, sender: "SimWorker", message: WorkerMessage | Greeting) -> None:
         self._manners.hears(name, message)
+        self._say_so.hears(name, (sender.node_id, sender.run), message)
         self.half.from_peer(name, sender.node_id, sender.run, message)
+        self._promise(lambda: self._say_so.has_heard(message))
         self._manners.has_heard(name, message)
 
     def lost(self, link: DataLink) -> None:
@@ -193,25 +208,11 @@ class SimWorker:
     def _tick(self, at: float) -> None:
         if self._tick_at == at and self.is_alive:
             self._tick_at = None
-            before = self.half.fetcher.parts
             self.do(self.half.tick)
             self._promise(self._serving.has_ticked)
-            after = self.half.fetcher.parts
-            for part, (address, state) in before.items():
-                stalls = state is State.LANDING and after.get(part) != (address, state)
-                if stalls and address not in {*self._serving.cut, *self.half.contacts.refused}:
-                    self.cluster.violated(f"T16: {part} stalls, and {address} isn't cut")
+            self._promise(lambda: self._fetching.has_ticked(self.half.contacts.refused))
 
     # -- effects -------------------------------------------------------------------------------
-
-    def _audit(self, effect: WorkerEffect) -> None:
-        """A pull that has failed asks and reads no more."""
-        match effect:
-            case ReadBytes(part=part) | SendToPeer(message=Open(part) | Confirm(part)):
-                if self._node.has_cancelled(part.pull):
-                    self.cluster.violated(f"T20: {self.name} goes on with {part}, which has failed")
-            case _:
-                pass
 
     def _carry_out(self, effect: object) -> None:
         match effect:
@@ -307,7 +308,7 @@ class SimWorker:
 
         if link is not None:
             self._audit_stall(link, effect.key)
-        delay = self._world.between(0.0002, 0.02)
+        delay = self.cluster.config.slowness * self._world.between(0.0002, 0.02)
         self._world.after(delay / 2, lambda: read(len(cells) // 2))
         self._world.after(delay, finish)
 
@@ -394,6 +395,7 @@ class SimWorker:
             lambda complete: self._landed(part, spans, complete=complete),
             stuck_until=self._world.chance.randint(-1, 3) if stuck else None,
             writes_on=self._world.happens(faults.write_on),
+            slowness=self.cluster.config.slowness,
         )
         if stuck:
             self.cluster.stuck.append(landing)

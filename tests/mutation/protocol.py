@@ -35,7 +35,10 @@ NUM_SEEDS: Final = STAGES[-1]
 NUM_EVENTS: Final = 1200
 #: What goes wrong: at first all at once; then, in turn, less, so that more pulls come to their end.
 FIRST: Final = 12
-MIXES: Final = (["all"], ["links", "reads", "abort"], ["post", "abort", "steps"], ["reads", "post"])
+MIXES: Final = (
+    ["all"], ["links", "reads", "abort", "lies"], ["post", "abort", "steps", "leases"],
+    ["reads", "leases", "lies"],
+)  # fmt: skip
 #: Seconds of this process that no walk takes: with some bugs an event has no end.
 MOST_S: Final = 5.0
 

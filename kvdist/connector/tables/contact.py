@@ -55,8 +55,8 @@ CONTACT: Final = Table(
     rows={
         (_S.STRANGE, _E.CALL): (_S.GREETING, (_F.SEND_HELLO,)),
         (_S.STRANGE, _E.SPOKE): (_S.GREETING, (_F.SEND_HELLO,)),
-        (_S.STRANGE, _E.AGREE): (_S.AGREED, (_F.MEET, _F.SAY)),
-        (_S.STRANGE, _E.DIFFER): (_S.REFUSED, (_F.SEND_REFUSED, _F.TELL, _F.DROP)),
+        (_S.STRANGE, _E.AGREE): (_S.AGREED, (_F.MEET,)),
+        (_S.STRANGE, _E.DIFFER): (_S.REFUSED, (_F.SEND_REFUSED, _F.TELL)),
         (_S.GREETING, _E.CALL): (_S.GREETING, ()),
         (_S.GREETING, _E.SPOKE): (_S.GREETING, (_F.SEND_HELLO,)),
         (_S.GREETING, _E.AGREE): (_S.AGREED, (_F.MEET, _F.SAY)),
@@ -67,14 +67,14 @@ CONTACT: Final = Table(
         (_S.GREETING, _E.LOST): (_S.GONE, (_F.DROP, _F.FORGET)),
         (_S.AGREED, _E.CALL): (_S.AGREED, (_F.SAY,)),
         # By what it knows that we don't: later versions may compare more.
-        (_S.AGREED, _E.TURNED_AWAY): (_S.REFUSED, (_F.TELL, _F.DROP)),
-        (_S.AGREED, _E.LOST): (_S.GONE, (_F.DROP, _F.FORGET)),
+        (_S.AGREED, _E.TURNED_AWAY): (_S.REFUSED, (_F.TELL,)),
+        (_S.AGREED, _E.LOST): (_S.GONE, (_F.FORGET,)),
         (_S.REFUSED, _E.CALL): (_S.REFUSED, (_F.TELL, _F.DROP)),
         (_S.REFUSED, _E.SPOKE): (_S.REFUSED, (_F.SEND_REFUSED,)),
         (_S.REFUSED, _E.DIFFER): (_S.REFUSED, (_F.SEND_REFUSED,)),
         # What was refused was no sound hello of that run.
-        (_S.REFUSED, _E.AGREE): (_S.AGREED, (_F.MEET, _F.SAY)),
-        (_S.REFUSED, _E.LOST): (_S.GONE, (_F.DROP, _F.FORGET)),
+        (_S.REFUSED, _E.AGREE): (_S.AGREED, (_F.MEET,)),
+        (_S.REFUSED, _E.LOST): (_S.GONE, (_F.FORGET,)),
     },
     impossible={
         (_S.STRANGE, _E.UNANSWERED): "nothing was said to it",

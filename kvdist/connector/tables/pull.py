@@ -51,7 +51,6 @@ PULL: Final = Table(
         (_S.PULLING, _E.UNWANTED): (_S.FAILING, (_F.SAY_FAILED, _F.CANCEL_PARTS)),
         (_S.FAILING, _E.ALL_QUIET): (_S.OVER, (_F.SAY_QUIET, _F.END_CLAIM)),
         (_S.FAILING, _E.PART_FAILED): (_S.FAILING, ()),
-        (_S.FAILING, _E.UNWANTED): (_S.FAILING, ()),
     },
     impossible={
         (_S.PULLING, _E.ALL_QUIET): "a part fails before it is quiet",
@@ -63,5 +62,6 @@ PULL: Final = Table(
         (_S.OVER, _E.PART_FAILED): "each part has one verdict",
         (_S.OVER, _E.ALL_QUIET): "each part is quiet once",
     },
+    # Whoever leaves a pull that has failed, or is loaded, ends nothing by that.
     late=frozenset({_E.UNWANTED}),
 )

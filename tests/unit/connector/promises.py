@@ -127,6 +127,7 @@ class ContactWorld:
     def _expected(self, event: contact.Event) -> list[contact.Effect]:
         e, f = contact.Event, contact.Effect
         refused = self.decided == "refused"
+        waits = self.said and not self.decided  # something may, for an answer to our hello
         match event:
             case e.CALL if self.decided:
                 return [f.TELL, f.DROP] if refused else [f.SAY]
@@ -137,15 +138,16 @@ class ContactWorld:
             case e.UNANSWERED:
                 return [f.SEND_HELLO]
             case e.AGREE:
-                return [f.MEET, f.SAY]
+                return [f.MEET, f.SAY] if waits else [f.MEET]
             case e.DIFFER:
-                return [f.SEND_REFUSED] if refused else [f.SEND_REFUSED, f.TELL, f.DROP]
+                told = [] if refused else [f.TELL, f.DROP] if waits else [f.TELL]
+                return [f.SEND_REFUSED, *told]
             case e.TURNED_AWAY:
                 knows_us = self.said or self.decided == "agreed"
                 hears = knows_us and not refused and not self.is_gone
-                return [f.TELL, f.DROP] if hears else []
+                return [f.TELL, f.DROP] if hears and waits else [f.TELL] if hears else []
             case _:
-                return [f.DROP, f.FORGET]
+                return [f.DROP, f.FORGET] if waits else [f.FORGET]
 
     @property
     def end(self) -> str:

@@ -370,6 +370,26 @@ def test_a_peer_may_know_more_reasons_than_we() -> None:
     assert pair.d.state("p") is State.REFUSED
 
 
+def test_whoever_refused_us_and_speaks_all_the_same_hears_why() -> None:
+    """Its hello got lost; what it misread of ours came rightly the second time."""
+    pair = Pair()
+    pair.d.contacts.say("p", RENEW)
+    pair.d.hear("p", Refused(RUN, (Refusal("weights", "theirs", "ours"),)))
+    pair.d.take()
+    pair.d.hear("p", RENEW)
+    assert pair.d.take() == [Refused(RUN, (Refusal("weights", "ours", "theirs"),))]
+
+
+def test_another_run_than_the_one_that_refused_us_is_greeted() -> None:
+    pair = Pair()
+    pair.d.contacts.say("p", RENEW)
+    pair.d.hear("p", Refused(RUN, (Refusal("weights", "theirs", "ours"),)))
+    pair.d.take()
+    pair.d.contacts.run_seen("p", Incarnation(RUN + 1))
+    pair.d.contacts.say("p", RENEW)
+    assert isinstance(pair.d.take()[0], Hello)
+
+
 def test_refusals_of_other_runs_mean_nothing() -> None:
     pair = Pair()
     pair.d.hear("p", Refused(RUN, ()))
