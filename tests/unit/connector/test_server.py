@@ -16,11 +16,13 @@ from kvdist.connector.effects import (
 from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
 from kvdist.connector.messages import (
     MAX_LIST,
+    OLDEST_VERSION,
     Blocks,
     Close,
     Confirmed,
     Denied,
     Heads,
+    Open,
     Opened,
     Settled,
     StillReading,
@@ -444,6 +446,18 @@ def test_what_has_settled_is_sent_one_send_at_a_time() -> None:
     assert serving.news() == []
     serving.server.on_extend(Extend(serving.lease, 16))
     assert sent_spans(serving.news()) == [((12, 16),)]
+
+
+@pytest.mark.parametrize("sends", [True, False])
+def test_who_would_not_hear_how_far_it_may_read_gets_nothing_that_is_being_written(
+    sends: bool,
+) -> None:
+    heads = Serving().geometry.heads_of(0)
+    for settled, why in ((6, Why.REFUSED), (16, None)):
+        serving = Serving(settled=settled, sends=sends)
+        message = Open(a_part(), serving.lease, RUN, ((0, 16),), heads, CONTENT)
+        serving.server.on_open("link", "d", RUN, message, OLDEST_VERSION)
+        assert denial(serving.news()[:1]) is why
 
 
 def test_readers_are_told_how_far_they_may_read() -> None:
