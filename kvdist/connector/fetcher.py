@@ -284,6 +284,7 @@ class Fetcher:
                 self._escalate(part)
             case Effect.REPORT_GOOD:
                 assert part.machine.state is State.GOOD
+                part.failure = ""  # a link may have been lost on the way
                 self._out.append(SendToOwnNode(PartEnded(fetch.part, "")))
             case Effect.REPORT_FAILED:
                 assert part.machine.state is not State.GOOD

@@ -8,6 +8,7 @@ block sizes where every group keeps all tokens, and in ranks, up to more than th
 some a few speak the version before, or one can't work with the others at all.
 """
 
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -35,11 +36,6 @@ _UNLIKE: Final = 0.3
 #: In how many some nodes speak the version before ours; in how many one has other weights.
 _UPGRADES: Final = 0.3
 _MISFITS: Final = 0.1
-#: Times that are short, so that what they end is still under way.
-_HASTE: Final = {
-    "stall_s": 1.0, "progress_s": 0.2, "answer_s": 0.2, "verdict_s": 4.0, "parked_s": 1.0,
-    "escalation_s": (0.3, 0.9, 2.0, 4.0),
-}  # fmt: skip
 
 
 def make_config(chance: Random, num_nodes: int, *, calm: bool) -> ClusterConfig:
@@ -147,9 +143,8 @@ def _calm_settings(chance: Random) -> Settings:
 def _settings(chance: Random) -> Settings:
     """The defaults, or shorter times, so that leases run out while they are in use."""
     lease_s = chance.choice((30.0, 30.0, 2.0, 0.3))
-    patience = {} if chance.random() < 0.5 else _HASTE
-    return Settings(
-        **patience,
+    is_hasty = chance.random() >= 0.5
+    settings = Settings(
         lease_s=lease_s,
         renewal_s=lease_s / 6,
         life_s=chance.choice((300.0, 3 * lease_s, lease_s)),
@@ -163,3 +158,12 @@ def _settings(chance: Random) -> Settings:
         max_verdicts_per_peer=chance.choice((1 << 14, 1 << 14, 1 << 14, 12, 4)),
         max_parked_per_peer=chance.choice((64, 64, 1)),
     )
+    return _in_haste(settings) if is_hasty else settings
+
+
+def _in_haste(settings: Settings) -> Settings:
+    """With times so short that what they end is still under way."""
+    return replace(
+        settings, stall_s=1.0, progress_s=0.2, answer_s=0.2, verdict_s=4.0, parked_s=1.0,
+        escalation_s=(0.3, 0.9, 2.0, 4.0),
+    )  # fmt: skip

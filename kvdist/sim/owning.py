@@ -2,9 +2,9 @@
 
 Owns:   who reads which transfer along, and who has to hear that its lease is taken back.
 Knows nothing of: bytes, links.
-Promise: a ticket leaves when every worker can serve its lease (T15); a transfer has one reader in
-        all (T19); whoever reads a lease that is taken back is told (T11); what is lent by hash can
-        be spared, and is written (T1, T13).
+Promise: a ticket leaves when every worker can serve its lease (T15); a transfer has one reader
+        at a time (T19); whoever reads a lease that is taken back is told (T11); what is lent by
+        hash can be spared, and is written (T1, T13).
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class Owning:
 
     def __init__(self, node: "SimNode") -> None:
         self._node = node
-        self._readers: dict[TransferId, NodeId] = {}
+        self._readers: dict[TransferId, tuple[NodeId, LeaseId]] = {}
         #: In the midst of an event: who has to hear that which lease is taken back.
         self._owed: set[tuple[NodeId, LeaseId]] = set()
         self._leases: set[LeaseId] = set()
@@ -40,8 +40,7 @@ class Owning:
                 self._issues(ticket)
             case SendToNode(reader, StreamState(transfer, ticket=Ticket() as ticket)):
                 self._issues(ticket)
-                if (first := self._readers.setdefault(transfer, reader)) != reader:
-                    raise InvariantViolation(f"T19: {transfer} is {first}'s, and {reader} gets it")
+                self._admits(transfer, reader, ticket.lease)
             case SendToNode(reader, Withdrawn(lease)):
                 self._owed.discard((reader, lease))
             case SendToWorker(message=Revoke(lease)):
@@ -53,6 +52,12 @@ class Owning:
         for worker in self._node.workers:
             if worker.is_alive and ticket.lease not in worker.half.server.leases:
                 raise InvariantViolation(f"T15: a ticket is out that {worker.name} can't serve")
+
+    def _admits(self, transfer: TransferId, reader: NodeId, lease: LeaseId) -> None:
+        first, its = self._readers.get(transfer, (reader, lease))
+        if first != reader and its in self._node.half.lender.leases:
+            raise InvariantViolation(f"T19: {transfer} is {first}'s, and {reader} gets it")
+        self._readers[transfer] = (reader, lease)
 
     def _takes_back(self, name: LeaseId) -> None:
         lease = self._node.half.lender.leases.get(name)

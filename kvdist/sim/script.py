@@ -20,6 +20,8 @@ from kvdist.sim.faults import Faults
 
 #: Tokens that prompts are made of; few, so that prefixes meet.
 _TOKENS = 5
+#: How K/V come to their decode node, as often as it stands here.
+_WAYS: tuple[Way, ...] = ("local", "hash", "ticket", "ticket", "stream", "stream", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,7 @@ class Walk:
         prefill, decode = chance.sample(self._nodes, 2)
         if chance.random() < 0.1:
             decode = prefill
-        ways: tuple[Way, ...] = ("local", "hash", *["ticket"] * 2, *["stream"] * 3)
-        way = chance.choice(ways)
+        way = chance.choice(_WAYS)
         late = chance.random() < 0.05 and not self._calm
         return Job(
             f"job{count}",
