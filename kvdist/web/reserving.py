@@ -16,7 +16,8 @@ from kvdist.errors import ConfigError
 class Reserved:
     """`with`: nobody else can listen there, until `release` or the end of the block.
 
-    Who connects meanwhile waits, and is turned away at `release`.
+    Who connects meanwhile is refused at once, as where nobody is: a socket that listens and doesn't
+    accept would let the first wait for the model, and the others for a minute and longer.
     """
 
     def __init__(self, host: str, port: int, flag: str) -> None:
@@ -25,7 +26,7 @@ class Reserved:
         with ExitStack() as taken:
             for family, address in _addresses(host, port, flag) if port else ():
                 one = taken.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                _listen(one, address, f"{host}:{port} ({flag})")
+                _bind(one, address, f"{host}:{port} ({flag})")
             self._sockets = taken.pop_all()
 
     def release(self) -> None:
@@ -51,13 +52,14 @@ def cannot_listen(where: str, error: OSError) -> ConfigError:
     return ConfigError(f"can't listen at {where}: {why}")
 
 
-def _listen(one: socket.socket, address: Any, where: str) -> None:
+def _bind(one: socket.socket, address: Any, where: str) -> None:
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if one.family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         one.bind(address)
-        one.listen(1)
+        # What an earlier run has left there is no hindrance; from now on this is one, to anybody.
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError as error:
         raise cannot_listen(where, error) from error
 

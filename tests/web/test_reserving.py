@@ -19,10 +19,32 @@ def test_nobody_else_can_have_it_before_it_is_released() -> None:
     with Reserved("127.0.0.1", port, "--port") as held:
         with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} \(--kv-port\): Address already"):
             Reserved("127.0.0.1", port, "--kv-port")
-        client = socket.create_connection(("127.0.0.1", port))
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port))
         held.release()
-        with client, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionError):
-            client.recv(1)
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+    with Reserved("127.0.0.1", port, "--port"):
+        pass
+
+
+def test_clients_are_refused_meanwhile() -> None:
+    """None of them waits, however many they are."""
+    port = free_port()
+    with Reserved("127.0.0.1", port, "--port"):
+        for _ in range(5):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
+def test_what_an_earlier_run_has_left_is_no_hindrance() -> None:
+    """The side that closes first keeps the connection in mind for a minute."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as server:
+        client = socket.create_connection(("127.0.0.1", port))
+        server.accept()[0].close()
+        assert client.recv(1) == b""
+        client.close()
     with Reserved("127.0.0.1", port, "--port"):
         pass
 
