@@ -40,6 +40,10 @@ SAMPLE = [
     "rule rules.may_return: off",
     "rule rules.may_park: off",
     "rule rules.may_lend: off",
+    "rule rules.is_same_run: off",
+    "rule Contacts.hear: off",
+    "rule SchedulerHalf.is_ready: off",
+    "lease (ACTIVE, TAKEN_BACK): without SEND_WITHDRAWN [1]",
 ]
 BY_NAME = {str(mutant): mutant for mutant in mutants()}
 
