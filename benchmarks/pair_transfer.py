@@ -6,9 +6,8 @@ Units:  seconds, bytes.
 
 A pull begins when the reader's worker is told to fetch, and ends when its node hears that the bytes
 are confirmed: a socket, open, the bytes, confirm, a socket. Raw is what `transport_peer` needs for
-the same scattered blocks, into a region as well where there are any: memory that can be handed over
-has small pages, so that filling it takes longer. Both take turns, so that a change of the machine's
-mood meets both.
+the same scattered blocks, into a region as well where there are any, so that both fill the same
+kind of memory. They take turns, so that a change of the machine's mood meets both.
 """
 
 import asyncio

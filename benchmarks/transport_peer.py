@@ -30,7 +30,7 @@ from transports.errors import Unsupported
 from transports.registry import make_transport
 
 #: How long the owner waits for the reader.
-_PATIENCE_S = 60.0
+_PATIENCE_S = 240.0
 
 
 def say(answer: dict[str, Any]) -> None:
