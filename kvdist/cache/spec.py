@@ -90,6 +90,13 @@ class MambaSpec(KVCacheSpec):
 class CrossAttentionSpec(KVCacheSpec):
     """Reads the encoder's tokens: taken once, by the encoder's length, and never shared."""
 
+    #: Tokens of the encoder, where it makes as many of any input; 0: that differs.
+    num_encoder_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        KVCacheSpec.__post_init__(self)
+        _check("num_encoder_tokens", self.num_encoder_tokens, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class KVCacheGroupSpec:

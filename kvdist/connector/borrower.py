@@ -90,9 +90,7 @@ class Borrower:
         self._waiting = Waiting()
         self.timers: Timers[tuple[str, str]] = Timers()
         self.counts: Counter[str] = Counter()
-        self._fallback = Fallback(
-            settings, self.counts, self._waiting, self._pulling, geometry.resumes_anywhere
-        )
+        self._fallback = Fallback(settings, self.counts, self._waiting, self._pulling, geometry)
         self._do_claim = {
             claims.Effect.ASK: self._ask,
             claims.Effect.SEND_RELEASE: self._send_release,

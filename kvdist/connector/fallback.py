@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvdist.connector import rules
+from kvdist.connector.geometry import Geometry
 from kvdist.connector.groups import Groups
 from kvdist.connector.host import NOTHING, KVRequest, Match
 from kvdist.connector.settings import Settings
@@ -50,11 +51,12 @@ class Fallback:
         counts: Counter[str],
         waiting: Waiting,
         pulling: Mapping[Content, Pull],
-        resumes_anywhere: bool,
+        geometry: Geometry,
     ) -> None:
         self._settings, self._counts = settings, counts
         self._waiting, self._pulling = waiting, pulling
-        self._resumes_anywhere = resumes_anywhere
+        self._resumes_anywhere = geometry.resumes_anywhere
+        self._num_encoder_tokens = geometry.num_encoder_tokens
         self._lacks: dict[RequestId, Lack] = {}
         self._work: dict[RequestId, _Work] = {}
         #: Those that compute, by what; and how many tokens in all.
@@ -130,7 +132,9 @@ class Fallback:
         count = rules.may_resume(
             resume_tokens, num_local_tokens, request.num_tokens, self._resumes_anywhere
         )
-        return count if count >= self._settings.min_pull_tokens else 0
+        if not count or count + self._num_encoder_tokens < self._settings.min_pull_tokens:
+            return 0
+        return count
 
     def _num_lacking(self, lack: Lack, num_local_tokens: int) -> int:
         return self.num_lacking(lack.request, lack.resume_tokens, num_local_tokens)

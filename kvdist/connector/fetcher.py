@@ -323,7 +323,7 @@ class Fetcher:
             first, last = part.fetch.wanted[index]
             is_state = group.kind == "state"
             asked = part.asked[index]
-            until = rules.readable(part.settled, first, last, is_state)
+            until = rules.readable(group.written(part.settled), first, last, is_state)
             until = rules.burst_end(asked, until, self._settings.burst_tokens, is_state)
             spans.append((asked, max(asked, until)))
             found = None

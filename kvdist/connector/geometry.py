@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from kvdist.cache.spec import (
     ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
@@ -26,11 +27,14 @@ from kvdist.ids import BlockId, Rank
 class Group:
     """Of layers: what one block of it holds."""
 
-    kind: Literal["tokens", "state"]
+    kind: Literal["tokens", "state", "encoder"]
     block_size: int
     #: Where a token reads a window, or its own chunk, and no more; 0: all before it.
     window: int = 0
     chunk: int = 0
+    #: Of an encoder: what it makes of any input. These are its own tokens, which every token of the
+    #: sequence reads; they are one request's, and of use all together only.
+    num_tokens: int = 0
 
     def first_needed(self, resume: int) -> int:
         """The first token whose K/V a sequence needs to go on at token `resume`."""
@@ -39,6 +43,18 @@ class Group:
         if self.window:
             return max(0, resume - self.window + 1)
         return resume // self.chunk * self.chunk if self.chunk else 0
+
+    def last_needed(self, resume: int) -> int:
+        """One past the last of those."""
+        return self.num_tokens if self.kind == "encoder" else resume
+
+    def written(self, settled: int) -> int:
+        """So many tokens of this group are there once `settled` of the sequence are: an encoder has
+        run before its first one is computed.
+        """
+        if self.kind == "encoder":
+            return self.num_tokens if settled else 0
+        return settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +85,15 @@ class Geometry:
 
     @property
     def streams(self) -> bool:
-        """True if the blocks of a prompt can be taken before it is computed: a state's can't."""
+        """True if the blocks of a prompt can be taken before it is computed: a state's can't, and
+        an encoder's aren't.
+        """
         return all(group.kind == "tokens" for group in self.groups)
+
+    @property
+    def num_encoder_tokens(self) -> int:
+        """Tokens of an encoder that come with every pull."""
+        return max((group.num_tokens for group in self.groups), default=0)
 
     def shares_heads(self, num_ranks: int) -> bool:
         """True if so many ranks, of another node, can share the same heads."""
@@ -101,6 +124,8 @@ def _group_of(spec: KVCacheSpec) -> Group:
             return Group("tokens", spec.block_size, chunk=spec.attention_chunk_size)
         case FullAttentionSpec():
             return Group("tokens", spec.block_size)
+        case CrossAttentionSpec() if spec.num_encoder_tokens:
+            return Group("encoder", spec.block_size, num_tokens=spec.num_encoder_tokens)
         case _:
             raise ConfigError(f"{type(spec).__name__}: nobody else can use what it keeps")
 
@@ -143,10 +168,13 @@ def wanted(geometry: Geometry, first: int, resume: int) -> TokenSpans:
     """What has to come so that a reader who has `first` tokens can resume at token `resume`.
 
     Whole blocks, as far as they hold tokens, since they will be published; of a state group the
-    state at `resume`.
+    state at `resume`, of an encoder's all.
     """
     spans = []
     for group in geometry.groups:
+        if group.kind == "encoder":
+            spans.append((0, group.num_tokens))
+            continue
         start = group.first_needed(resume)
         if group.kind == "tokens":
             start = start // group.block_size * group.block_size
@@ -205,7 +233,7 @@ def pieces(group: Group, table: Sequence[BlockId], span: TokenSpan) -> list[Piec
 def covers(geometry: Geometry, tables: Blocks, resume: int) -> bool:
     """True if the tables have all blocks that somebody needs who resumes at `resume`."""
     return all(
-        pieces(group, table, (group.first_needed(resume), resume)) is not None
+        pieces(group, table, (group.first_needed(resume), group.last_needed(resume))) is not None
         for group, table in zip(geometry.groups, tables, strict=True)
     )
 
@@ -225,10 +253,12 @@ def sized(groups: tuple[Group, ...], block_sizes: tuple[int, ...]) -> tuple[Grou
 
 
 def external_blocks(geometry: Geometry, table: Blocks, first: int) -> list[BlockId]:
-    """The blocks behind the first `first` tokens, which end a block in every group."""
+    """The blocks behind the first `first` tokens, which end a block in every group; an encoder's
+    are behind none.
+    """
     return [
         block
         for group, row in zip(geometry.groups, table, strict=True)
-        for block in row[-(-first // group.block_size) :]
+        for block in row[0 if group.kind == "encoder" else -(-first // group.block_size) :]
         if block
     ]

@@ -81,7 +81,7 @@ class Ticket:
 class GroupPrint:
     """Of one group of layers: what a block of it holds."""
 
-    #: "tokens" or "state".
+    #: "tokens", "state" or "encoder".
     kind: Name
     num_layers: Count
     #: Tokens.

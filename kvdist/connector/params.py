@@ -32,6 +32,11 @@ class Lend:
     #: A node that is said to hold a part of it already, as for `ByHash`.
     hint: NodeId | None = None
 
+    @property
+    def has_reader_along(self) -> bool:
+        """The peer may come before the prompt is computed."""
+        return self.transfer is not None and self.reads_along
+
 
 @dataclass(frozen=True, slots=True)
 class ByTransfer:

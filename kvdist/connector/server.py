@@ -129,10 +129,7 @@ class Server:
     @property
     def reads(self) -> dict[ServeKey, tuple[LeaseId, bool]]:
         """And of which lease, and whether some of what is wanted isn't written yet."""
-        return {
-            key: (serve.grant.lease, any(f < e > serve.grant.settled for f, e in serve.wanted))
-            for key, serve in self._serves.items()
-        }
+        return {key: (serve.grant.lease, self._lacks(serve)) for key, serve in self._serves.items()}
 
     @property
     def leases(self) -> set[LeaseId]:
@@ -183,7 +180,7 @@ class Server:
         busy = bool(grant.serves)
         self._handle_grant(grant, grants.Event.REVOKE_BUSY if busy else grants.Event.REVOKE_IDLE)
         for serve in list(grant.serves.values()):
-            if any(self._readable(serve, g) < last for g, (_, last) in enumerate(serve.wanted)):
+            if self._lacks(serve):
                 self._handle(serve, serves.Event.REVOKED)
 
     # -- from peers' workers -------------------------------------------------------------------
@@ -253,7 +250,10 @@ class Server:
             return False
         for group, table, span in zip(groups, grant.blocks, message.wanted, strict=True):
             first, last = span
-            if first > last or last > grant.resume_tokens:
+            whole = (0, group.num_tokens)
+            if group.kind == "encoder" and span != whole:
+                return False
+            if first > last or last > group.last_needed(grant.resume_tokens):
                 return False
             if group.kind == "state" and first < last and last != grant.resume_tokens:
                 return False
@@ -403,8 +403,13 @@ class Server:
 
     def _readable(self, serve: _Serve, index: int) -> int:
         first, last = serve.wanted[index]
-        is_state = self._geometry.groups[index].kind == "state"
-        return rules.readable(serve.grant.settled, first, last, is_state)
+        group = self._geometry.groups[index]
+        written = group.written(serve.grant.settled)
+        return rules.readable(written, first, last, group.kind == "state")
+
+    def _lacks(self, serve: _Serve) -> bool:
+        """Whether some of what is wanted isn't written yet."""
+        return any(self._readable(serve, g) < last for g, (_, last) in enumerate(serve.wanted))
 
     def _pieces(self, serve: _Serve, group: Group, index: int, span: TokenSpan) -> list[Piece]:
         found = pieces(group, serve.grant.blocks[index], span)

@@ -61,8 +61,9 @@ class NodeSettings:
 
 def build_config(settings: NodeSettings, capacity: Capacity) -> KVCacheConfig:
     """Of the node's block manager. Raises: ConfigError."""
-    caching = settings.enable_prefix_caching and capacity.window is None  # nobody hears the same
-    return capacity.config(enable_caching=caching, watermark=settings.watermark)
+    return capacity.config(
+        enable_caching=settings.enable_prefix_caching, watermark=settings.watermark
+    )
 
 
 def build_engine(

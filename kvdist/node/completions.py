@@ -16,20 +16,21 @@ import structlog
 from aiohttp import web
 
 from kvdist.cache import ExtraKeys
-from kvdist.connector.params import Lend, Source, read_params, write_params
+from kvdist.connector.params import Lend
 from kvdist.errors import KvdistError, RequestTooLarge
 from kvdist.node import answers
 from kvdist.node.answers import ChatShape, Gathered, Json, Shape, TextShape
 from kvdist.node.choice import Choice, Piece
 from kvdist.node.defaults import SamplingDefaults
 from kvdist.node.engine import Engine
+from kvdist.node.handover import hand_over, wish
 from kvdist.node.job import Job
 from kvdist.node.models import Models
 from kvdist.node.schema import ChatCompletionRequest, CompletionRequest, Generation
 from kvdist.node.tokenizer import Tokenizer
 from kvdist.web.events import EventStream
 from kvdist.web.failures import error_body
-from kvdist.web.reading import REQUEST_ID, BadField, read_body, status_of
+from kvdist.web.reading import REQUEST_ID, read_body, status_of
 
 _log = structlog.get_logger(__name__)
 
@@ -111,7 +112,8 @@ class Completions:
                 f"this model's longest sequence is {room} tokens, and {longest} of the prompt with "
                 f"{max_new_tokens} of the completion are {longest + max_new_tokens}"
             )
-        wish = self._wish(body, prompts)
+        is_whole = not body.stream and (body.n or 1) == 1
+        wished = wish(self._engine, body.kv_transfer_params, prompts, is_whole=is_whole)
         return Job(
             request[REQUEST_ID],
             prompts,
@@ -122,26 +124,9 @@ class Completions:
             priority=body.priority,
             extra_keys=ExtraKeys(cache_salt=body.cache_salt),
             kv_transfer_params=body.kv_transfer_params,
-            is_prefill=isinstance(wish, Lend),
-            is_streamed=isinstance(wish, Lend) and wish.transfer is not None and wish.reads_along,
+            is_prefill=isinstance(wished, Lend),
+            is_streamed=isinstance(wished, Lend) and wished.has_reader_along,
         )
-
-    def _wish(self, body: Generation, prompts: Listing[list[int]]) -> Source | Lend | None:
-        """What is asked of the connector. Raises: InvalidRequest; Unavailable."""
-        wish = read_params(body.kv_transfer_params)
-        if wish is None:
-            return None
-        if self._engine.exchange is None:
-            raise BadField(
-                "this node exchanges no K/V with others (it has no --role)", "kv_transfer_params"
-            )
-        if len(prompts) > 1:
-            raise BadField("K/V are exchanged for one prompt a request", "kv_transfer_params")
-        if isinstance(wish, Lend):
-            if body.stream or (body.n or 1) > 1:
-                raise BadField("a prefill is one, and no stream", "kv_transfer_params")
-            self._engine.exchange.check_room(len(prompts[0]))
-        return wish
 
     # -- answering -----------------------------------------------------------------------------
 
@@ -166,22 +151,8 @@ class Completions:
                 gathered[piece.index].add(piece)
             whole = shape.whole(gathered, _usage(job, choices))
         if job.is_prefill:
-            return await self._hand_over(request, job, whole)
+            return await hand_over(request, self._engine, job, whole)
         return web.json_response(whole)
-
-    async def _hand_over(self, request: web.Request, job: Job, whole: Json) -> web.StreamResponse:
-        """An answer with a ticket. Of one that can't be written, nobody knows the lease."""
-        ticket = await self._engine.ticket(job)
-        whole["kv_transfer_params"] = None if ticket is None else write_params(ticket)
-        response = web.json_response(whole, headers={"X-Request-Id": request[REQUEST_ID]})
-        try:
-            await response.prepare(request)
-            await response.write_eof()
-        except BaseException:
-            if ticket is not None:
-                self._engine.give_back(ticket)
-            raise
-        return response
 
     async def _pieces(self, job: Job, choices: list[Choice]) -> AsyncGenerator[Piece]:
         """All pieces of all choices, as they come. Raises: what `Engine.generate` does."""

@@ -124,7 +124,7 @@ class Exchange:
     def check_room(self, num_tokens: int) -> None:
         """Raises: errors.Unavailable if K/V of so many tokens couldn't be lent now (T10)."""
         groups, holdings = self._geometry.groups, self._holdings
-        blocks = sum(-(-num_tokens // group.block_size) for group in groups)
+        blocks = sum(-(-group.last_needed(num_tokens) // group.block_size) for group in groups)
         leased = self.half.lender.num_leased
         if not rules.may_lend(leased, blocks, holdings.pool_blocks, holdings.longest_blocks):
             raise errors.Unavailable(f"{leased} blocks are lent: not this prompt's, too (T10)")

@@ -10,7 +10,7 @@ can't do is refused.
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Json, model_validator
 
 from kvdist.cache.extra_keys import MAX_KEY_BYTES
 from kvdist.errors import InvalidRequest
@@ -233,6 +233,8 @@ class TranscriptionRequest(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+    #: As JSON.
+    kv_transfer_params: Json[dict[str, Any]] | None = None
 
     # Known, and not to be had here.
     timestamp_granularities: str | None = Field(None, alias="timestamp_granularities[]")

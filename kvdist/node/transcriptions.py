@@ -17,9 +17,11 @@ from typing import IO
 import structlog
 from aiohttp import web
 
+from kvdist.connector.params import Lend, read_params
 from kvdist.errors import InvalidRequest, KvdistError
 from kvdist.node.choice import Choice
 from kvdist.node.engine import Engine
+from kvdist.node.handover import hand_over, wish
 from kvdist.node.job import Job
 from kvdist.node.models import Models
 from kvdist.node.schema import TranscriptionRequest
@@ -60,10 +62,14 @@ class Transcriptions:
             / (BYTES_PER_SAMPLE * self._speech.window.sample_rate)
         )
         usage = {"type": "duration", "seconds": seconds}
+        if job.is_prefill and len(job.prompts) > 1:
+            return web.json_response({"text": "", "usage": usage, "kv_transfer_params": None})
         async with aclosing(self._texts(job)) as texts:
             if body.stream:
                 return await _stream(request, texts, usage)
             text = "".join([text async for text in texts])
+        if job.is_prefill:
+            return await hand_over(request, self._engine, job, {"text": text, "usage": usage})
         if body.response_format == "text":
             return web.Response(text=f"{text}\n")
         return web.json_response({"text": text, "usage": usage})
@@ -83,15 +89,21 @@ class Transcriptions:
         if (left := room - len(prompt)) < 1:
             raise InvalidRequest(f"sequences have {room} tokens, and none is left for an answer")
         heard = await asyncio.to_thread(windows, file, self._speech.window)
-        num_tokens = self._speech.window.num_tokens
+        num_tokens, prompts = self._speech.window.num_tokens, [prompt] * len(heard)
+        params = body.kv_transfer_params
+        is_prefill = isinstance(read_params(params), Lend)
+        asked = prompts[:1] if is_prefill else prompts  # of more windows nothing is handed over
+        wish(self._engine, params, asked, is_whole=not body.stream)
         return Job(
             request[REQUEST_ID],
-            [prompt] * len(heard),
+            prompts,
             body.params(
                 min(body.max_completion_tokens or left, left), self._tokenizer.eos_token_ids
             ),
             time.monotonic(),
             audio=[Audio(samples, num_tokens) for samples in heard],
+            kv_transfer_params=params,
+            is_prefill=is_prefill,
         )
 
     async def _texts(self, job: Job) -> AsyncGenerator[str]:

@@ -160,7 +160,7 @@ class Capacity:
             num_blocks=self.num_blocks,
             kv_cache_groups=self.groups,
             max_model_len=self.max_model_len,
-            enable_caching=enable_caching,
+            enable_caching=enable_caching and self.window is None,  # nobody hears the same
             hash_block_size=0 if any(size % _HASHED for size in sizes) else _HASHED,
             watermark=watermark,
         )

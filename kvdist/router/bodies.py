@@ -26,6 +26,19 @@ _CHARS_A_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """Fields, and a file."""
+
+    fields: Json
+    file_name: str
+    file: bytes
+
+
+#: What nodes are sent.
+Body: TypeAlias = Json | Form
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A request for a completion. `params`, if it is allowed, is how the client wants it done."""
 
@@ -69,16 +82,26 @@ class Asked:
             return sum(_chars_of_message(message) for message in messages)
         return _chars_of(self.body.get("prompt"))
 
+    @property
+    def can_overlap(self) -> bool:
+        """Decode may begin while the prompt is computed."""
+        return True
+
+    @property
+    def wants_json(self) -> bool:
+        """A whole answer is JSON."""
+        return True
+
     # -- what nodes are sent -------------------------------------------------------------------
 
-    def alone(self) -> Json:
+    def alone(self) -> Body:
         """To a node that does all of it."""
         body = self._counted()
         return body if self.params is None else body | {PARAMS: self.params}
 
     def for_prefill(
         self, transfer: TransferId, hint: NodeId | None = None, *, reads_along: bool
-    ) -> Json:
+    ) -> Body:
         """To the node that computes the prompt, under a name by which it can be given back.
         `hint` names a node that has what the prompt begins with.
         """
@@ -88,7 +111,7 @@ class Asked:
             short["max_completion_tokens"] = 1
         return body | short | {PARAMS: write_params(Lend(transfer, reads_along, hint))}
 
-    def for_decode(self, ticket: Json) -> Json:
+    def for_decode(self, ticket: Json) -> Body:
         """To the node that goes on from what the other one has computed."""
         return self._counted() | {PARAMS: ticket}
 

@@ -1,25 +1,29 @@
-"""`/v1/completions` and `/v1/chat/completions`, in front of many nodes.
+"""`/v1/completions`, `/v1/chat/completions` and `/v1/audio/`, in front of many nodes.
 
 Owns:   the requests that are open.
 Knows nothing of: which nodes answer.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from aiohttp import web
 
 from kvdist.errors import KvdistError, NodeFailed, Unavailable
 from kvdist.router.bodies import Asked
 from kvdist.router.exchange import Cluster, Exchange
+from kvdist.router.forms import AskedAloud
 from kvdist.router.relay import Relay
 from kvdist.router.scope import Clock, Scope
 from kvdist.web.reading import REQUEST_ID, read_bytes, status_of
 
+_Read: TypeAlias = Callable[[web.Request], Awaitable[Asked]]
+
 
 class Completions:
-    """The handler of both routes."""
+    """The handlers of these routes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -30,9 +34,24 @@ class Completions:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """One request. A client that leaves cancels it, and all that nodes do for it."""
+        return await self._counting(request, self._read)
+
+    async def write_down(self, request: web.Request) -> web.StreamResponse:
+        """The same of one with sound."""
+        return await self._counting(request, self._hear)
+
+    async def _read(self, request: web.Request) -> Asked:
+        allow = self._cluster.settings.allow_kv_transfer_params
+        return Asked.read(await read_bytes(request), allow_params=allow)
+
+    async def _hear(self, request: web.Request) -> Asked:
+        allow = self._cluster.settings.allow_kv_transfer_params
+        return await AskedAloud.receive(request, allow_params=allow)
+
+    async def _counting(self, request: web.Request, read: _Read) -> web.StreamResponse:
         status = 499  # the client was gone before there was one
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, read)
             status = response.status
             return response
         except KvdistError as error:
@@ -44,13 +63,11 @@ class Completions:
         finally:
             self._cluster.metrics.answered(status)
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, read: _Read) -> web.StreamResponse:
         if self.is_draining:
             raise Unavailable("the router is draining")
         cluster = self._cluster
-        asked = Asked.read(
-            await read_bytes(request), allow_params=cluster.settings.allow_kv_transfer_params
-        )
+        asked = await read(request)
         exchange = Exchange(cluster, asked, request.path, passed_on(request))
         patience_s = cluster.settings.answer_s
         scope = Scope()

@@ -148,7 +148,7 @@ class Exchange:
         liked = None if self._before is None else self._before.prefill
         found = self._nodes.prefiller(decode, self._busy, liked) if has_tries else None
         if found is not None:
-            return found, "overlap" if settings.overlap else "ticket"
+            return found, "overlap" if settings.overlap and asked.can_overlap else "ticket"
         if decode.role == "both":
             return None, "both"
         if settings.without_prefill == "fail":

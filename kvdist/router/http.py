@@ -43,6 +43,8 @@ class Api:
             [
                 web.post("/v1/completions", self.completions.answer),
                 web.post("/v1/chat/completions", self.completions.answer),
+                web.post("/v1/audio/transcriptions", self.completions.write_down),
+                web.post("/v1/audio/translations", self.completions.write_down),
                 web.get("/v1/models", self._list_models),
                 web.get("/v1/models/{name:.+}", self._show_model),
                 web.post("/tokenize", self._pass_on),

@@ -51,7 +51,7 @@ class Relay:
             return await self._send_stream(reply, had)
         data = await reply.whole()
         if reply.status == 200:
-            data = self._whole(data, had)
+            data = self._whole(data, had) if self._asked.wants_json else data
             self._metrics.first_byte(time.monotonic() - self._began_s)
         return as_it_is(reply, data)
 

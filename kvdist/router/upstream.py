@@ -16,7 +16,7 @@ from typing import Final
 import aiohttp
 
 from kvdist.errors import InvalidRequest, NodeBusy, NodeFailed
-from kvdist.router.bodies import Json
+from kvdist.router.bodies import Body, Form, Json
 from kvdist.router.nodes import Node
 
 _BUSY: Final = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -72,7 +72,7 @@ class Upstream:
 
     @asynccontextmanager
     async def post(
-        self, node: Node, path: str, body: Json, headers: Mapping[str, str]
+        self, node: Node, path: str, body: Body, headers: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
         """What `node` answers. Leaving the block before its end cancels the request.
 
@@ -93,11 +93,14 @@ class Upstream:
 
     @asynccontextmanager
     async def _asked(
-        self, method: str, node: Node, path: str, headers: Mapping[str, str], body: Json | None
+        self, method: str, node: Node, path: str, headers: Mapping[str, str], body: Body | None
     ) -> AsyncIterator[Reply]:
         async with node.asked():
-            data = None if body is None else as_json(body)
-            if data is not None:
+            data: aiohttp.FormData | bytes | None = None
+            if isinstance(body, Form):
+                data = _as_form(body)
+            elif body is not None:
+                data = as_json(body)
                 headers = {**headers, "Content-Type": "application/json"}
             with _mapped(node):
                 response = await self._session.request(
@@ -125,6 +128,14 @@ def as_json(body: Json) -> bytes:
         return json.dumps(body).encode()
     except RecursionError:
         raise InvalidRequest("the body is too deep") from None
+
+
+def _as_form(body: Form) -> aiohttp.FormData:
+    form = aiohttp.FormData()
+    for name, value in body.fields.items():
+        form.add_field(name, value if isinstance(value, str) else json.dumps(value))
+    form.add_field(body.file_name, body.file, filename=body.file_name)
+    return form
 
 
 @contextmanager

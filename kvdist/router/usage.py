@@ -61,7 +61,11 @@ class Sources:
 
 
 def with_sources(usage: Json, sources: Sources) -> Json:
-    """A node's `usage`, and beside what it says what the other one had and computed."""
+    """A node's `usage`, and beside what it says what the other one had and computed; one that
+    counts no tokens is as it is.
+    """
+    if "prompt_tokens" not in usage:
+        return usage
     details = usage.get("prompt_tokens_details")
     more = {
         "remote_cached_tokens": sources.remote_cached,

@@ -42,11 +42,11 @@ class Admission:
 
     @property
     def longest(self) -> int:
-        """Blocks that one longest sequence can need, encoders left out; as if somebody read along,
-        so that windows keep everything.
+        """Blocks that one longest sequence can need, of an encoder whose length is known all; as if
+        somebody read along, so that windows keep everything.
         """
         slots = self._config.max_model_len
-        return sum(-(-slots // spec.block_size) for spec in self._specs)
+        return sum(_whole(spec, slots) for spec in self._specs)
 
     # -- what is needed --------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Admission:
     def _needed(self, sequence: Sequence, num_slots: int) -> list[int]:
         slots = min(num_slots, self._config.max_model_len)
         if sequence.hold_whole_prompt:
-            return [-(-slots // spec.block_size) for spec in self._specs]
+            return [_whole(spec, slots) for spec in self._specs]
         encoder = sequence.num_encoder_tokens
         return [self._in_group(spec, encoder, slots) for spec in self._specs]
 
@@ -117,3 +117,10 @@ class Admission:
                 return -(-num_encoder_tokens // size)
             case _:
                 return everything
+
+
+def _whole(spec: KVCacheSpec, num_slots: int) -> int:
+    """Blocks of a sequence of which everything is kept."""
+    if isinstance(spec, CrossAttentionSpec) and spec.num_encoder_tokens:
+        num_slots = spec.num_encoder_tokens
+    return -(-num_slots // spec.block_size)

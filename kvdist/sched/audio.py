@@ -5,8 +5,11 @@ Knows nothing of: files, spectra, what is said.
 Units:  samples of one channel, float32, little-endian, -1 .. 1; tokens of the encoder.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final
+
+from kvdist.cache import ExtraKeys, MultiModalItem
 
 BYTES_PER_SAMPLE: Final = 4
 
@@ -35,3 +38,8 @@ class Audio:
     samples: bytes
     #: Tokens that the encoder makes of it; their K/V need blocks.
     num_tokens: int
+
+    def keys(self, others: ExtraKeys) -> ExtraKeys:
+        """And those of the sound: it decides the K/V of all tokens, from the first one on."""
+        item = MultiModalItem(sha256(self.samples).hexdigest(), 0, 1)
+        return replace(others, mm_items=(item, *others.mm_items))

@@ -38,6 +38,8 @@ class NewSequence:
     sampling: Sampling = GREEDY
     #: Input of an encoder that hears; it is run anew after a reset.
     audio: Audio | None = None
+    #: Tokens of that encoder whose K/V are in the blocks, since they were loaded: it isn't run.
+    num_loaded_encoder_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

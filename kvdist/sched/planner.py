@@ -191,8 +191,6 @@ class Planner:
     def _match(self, sequence: Sequence, hit: CacheHit) -> int | None:
         """External tokens to be loaded; None: not known yet, or it has ended for want of them."""
         request, num_local_tokens = sequence.request, hit.num_tokens
-        if sequence.num_encoder_tokens:
-            return 0  # what depends on an encoder's input is nobody else's
         match = self._remote_cache.match(request, num_local_tokens)
         if match.refused:
             self._roster.end(sequence, SequenceEvent.ERROR, reason=match.refused)
@@ -211,7 +209,7 @@ class Planner:
         turn = self._next_turn(sequence, start, planning.num_tokens_left)
         if turn is None or not (hit is None or self._may_enter(sequence, hit)):
             return False
-        if not planning.may_encode(sequence):
+        if hit is not None and not planning.may_encode(sequence):
             return False
         new_blocks = None
         if turn.num_tokens or hit is not None:
@@ -235,6 +233,7 @@ class Planner:
             hit,
             num_external_computed_tokens=num_external_tokens,
             delay_cache_blocks=True,
+            num_encoder_tokens=sequence.num_encoder_tokens,
         )
         if new_blocks is None:
             return False

@@ -87,7 +87,7 @@ class Planning:
         self.num_tokens_left -= turn.num_tokens
         new_block_ids = self._no_blocks
         if not sequence.on_worker:
-            self._introduce(sequence)
+            self._introduce(turn)
         elif new_blocks is not None and any(new_blocks.blocks):
             new_block_ids = _as_tuples(new_blocks)
         self.scheduled.append(
@@ -101,10 +101,14 @@ class Planning:
             )
         )
 
-    def _introduce(self, sequence: Sequence) -> None:
+    def _introduce(self, turn: Turn) -> None:
+        sequence, request = turn.sequence, turn.sequence.request
         sequence.on_worker = True
-        self._num_encoder_tokens += sequence.num_encoder_tokens
-        request = sequence.request
+        audio, loaded = sequence.audio, 0
+        if audio is not None and turn.start:
+            # What is heard is never shared here, so that only a load can come before a first turn.
+            loaded, audio = audio.num_tokens, None
+        self._num_encoder_tokens += sequence.num_encoder_tokens - loaded
         tables = _as_tuples(self._manager.get_blocks(request.request_id))
         tokens = tuple(request.all_token_ids)
         self._new.append(
@@ -115,7 +119,8 @@ class Planning:
                 sequence.encoder_token_ids,
                 request.num_prompt_tokens,
                 sequence.sampling,
-                sequence.audio,
+                audio,
+                loaded,
             )
         )
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence as Listing
 from kvdist import check
 from kvdist.cache import (
     BlockHasher,
+    CrossAttentionSpec,
     ExtraKeys,
     KVCacheManager,
     Request,
@@ -78,6 +79,13 @@ class Scheduler:
         self._hasher = hasher or (
             BlockHasher(config.hash_block_size) if config.enable_caching else None
         )
+        #: Of encoders that make as many of any input: their tokens.
+        self._encoders = [
+            spec.num_encoder_tokens
+            for group in config.kv_cache_groups
+            if isinstance(spec := group.kv_cache_spec, CrossAttentionSpec)
+            and spec.num_encoder_tokens
+        ]
         self._num_sequences = 0
         self._recorder = recorder
 
@@ -107,6 +115,8 @@ class Scheduler:
             raise InvalidRequest(f"priority {priority!r} is not a whole number")
         if prefill_only and params.n > 1:
             raise InvalidRequest(f"request {name}: a prefill samples nothing, and is for one")
+        if audio is not None:
+            extra_keys = audio.keys(extra_keys)
         sequences = []
         for i in range(1, params.n + 1):
             number = self._num_sequences + i
@@ -182,6 +192,11 @@ class Scheduler:
 
     def _check_size(self, sequence: Sequence) -> None:
         settings, name = self.settings, sequence.request_id
+        if any(made != sequence.num_encoder_tokens for made in self._encoders):
+            raise InvalidRequest(
+                f"request {name}: {sequence.num_encoder_tokens} tokens of an encoder, and the "
+                f"model's makes {self._encoders[0]}"
+            )
         if not self._planner.admission.fits_alone(sequence):
             raise RequestTooLarge(f"request {name}: {sequence.max_len} tokens don't fit the pool")
         most = settings.max_num_batched_tokens

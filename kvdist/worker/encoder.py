@@ -42,6 +42,8 @@ class EncoderDecoder:
         assert model.hearing is not None
         network: Any = model.network
         self._hearing = model.hearing
+        #: That the encoder makes of any sound.
+        self.num_tokens = model.hearing.window.num_tokens
         self._model, self._builder = model, builder
         self._encoder, self._decoder = network.model.encoder, network.model.decoder
         self._head = network.proj_out

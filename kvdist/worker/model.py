@@ -115,7 +115,10 @@ class Model:
     def _spec(self, layer: AttentionLayer, block_size: int) -> KVCacheSpec:
         page = block_size * layer.num_kv_heads * 2 * layer.head_dim * self.dtype.itemsize
         if layer.is_cross:
-            return CrossAttentionSpec(block_size=block_size, page_size_bytes=page)
+            heard = 0 if self.hearing is None else self.hearing.window.num_tokens
+            return CrossAttentionSpec(
+                block_size=block_size, page_size_bytes=page, num_encoder_tokens=heard
+            )
         if layer.window is None:
             return FullAttentionSpec(block_size=block_size, page_size_bytes=page)
         return SlidingWindowSpec(

@@ -41,7 +41,8 @@ class Row:
         #: Of its own, if it didn't bring one.
         self.seed = randbits(63) if new.sampling.seed is None else new.sampling.seed
         #: What its cross attention reads.
-        self.num_encoder_tokens = new.audio.num_tokens if new.audio is not None else 0
+        heard = new.audio.num_tokens if new.audio is not None else 0
+        self.num_encoder_tokens = heard or new.num_loaded_encoder_tokens
         self.num_prompt_tokens = new.num_prompt_tokens
         self.num_tokens = len(new.token_ids)
         self._tokens = np.array(new.token_ids, np.int64)

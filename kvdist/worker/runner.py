@@ -85,9 +85,12 @@ class ModelRunner:
         return StepResult(plan.step, dict(zip(names, answers, strict=True)), checksum)
 
     def _add(self, new: NewSequence) -> None:
-        """A row for it; an encoder has run when this returns."""
-        if (new.audio is None) != (self._encoder is None):
+        """A row for it; an encoder has run when this returns, unless what it makes was loaded."""
+        num_loaded = new.num_loaded_encoder_tokens
+        if (new.audio is not None or num_loaded > 0) != (self._encoder is not None):
             raise LocalMisuse(f"sequence {new.request_id} has sound, or the model hears: not both")
+        if self._encoder is not None and num_loaded not in (0, self._encoder.num_tokens):
+            raise LocalMisuse(f"sequence {new.request_id} has no sound, but {num_loaded} tokens")
         row = self.rows.add(new)
         if self._encoder is not None and new.audio is not None:
             self._encoder.run(row, new.audio, self.rows.tables)

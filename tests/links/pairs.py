@@ -17,6 +17,7 @@ from kvdist.node.exchange import Exchange
 from kvdist.node.in_process import InProcessWorker
 from kvdist.node.job import Job
 from kvdist.node.neighbours import ExchangeSettings, open_neighbours, open_worker
+from kvdist.sched.audio import Audio
 from kvdist.sched.sequence import SamplingParams
 from kvdist.worker.settings import WorkerSettings
 from tests.node.running import TOKENIZER, perfect
@@ -72,21 +73,26 @@ class Node:
         return said
 
     async def prefill(
-        self, prompt: str | Sequence[int], transfer: str | None = None
+        self,
+        prompt: str | Sequence[int],
+        transfer: str | None = None,
+        audio: Audio | None = None,
     ) -> Mapping[str, Any] | None:
         """What its K/V can be had for."""
-        return (await self.prefill_more(prompt, transfer))[0]
+        return (await self.prefill_more(prompt, transfer, audio=audio))[0]
 
     async def prefill_more(
         self,
         prompt: str | Sequence[int],
         transfer: str | None = None,
         hint: NodeId | None = None,
+        audio: Audio | None = None,
     ) -> tuple[Mapping[str, Any] | None, Job]:
         """That, and the job that it came of; `hint` has what it begins with."""
         tokens = TOKENIZER.encode(prompt) if isinstance(prompt, str) else prompt
         job = a_job(tokens, 1, write_params(Lend(transfer, hint=hint)))
         job.is_prefill, job.is_streamed = True, transfer is not None
+        job.audio = () if audio is None else [audio]
         async for _ in self.engine.generate(job):
             pass
         ticket = await self.engine.ticket(job)

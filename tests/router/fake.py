@@ -24,6 +24,7 @@ Json = dict[str, Any]
 LONG = "a prompt that is long enough to be computed by a node of its own, as most are"
 TEXT = "/v1/completions"
 CHAT = "/v1/chat/completions"
+SOUND = "/v1/audio/transcriptions"
 
 
 @dataclass(eq=False)
@@ -70,6 +71,7 @@ class FakeNode:
         app = web.Application()
         app.router.add_post(TEXT, self._completion)
         app.router.add_post(CHAT, self._completion)
+        app.router.add_post(SOUND, self._completion)
         app.router.add_post("/v1/kv/release", self._release)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
@@ -89,7 +91,7 @@ class FakeNode:
         return [body.get("kv_transfer_params") for body in self.asked]
 
     async def _completion(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
+        body = await _body(request)
         self.asked.append(body)
         self.headers.append(request.headers.copy())
         try:
@@ -171,6 +173,18 @@ class FakeNode:
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response(status=200 if self.is_ready else 503)
+
+
+async def _body(request: web.Request) -> Json:
+    """A form's parameters are JSON, all else of it is text, but for the file."""
+    if request.content_type == "application/json":
+        body: Json = await request.json()
+        return body
+    fields: Json = dict(await request.post())
+    fields["file"] = fields["file"].file.read()
+    if "kv_transfer_params" in fields:
+        fields["kv_transfer_params"] = json.loads(fields["kv_transfer_params"])
+    return fields
 
 
 @dataclass

@@ -160,7 +160,8 @@ def test_how_long_a_prompt_is(body: dict[str, Any], num_chars: int, num_prompts:
 
 def test_options_of_a_stream() -> None:
     def told(**body: Any) -> Any:
-        return Asked(body, None).alone().get("stream_options")
+        alone: Any = Asked(body, None).alone()
+        return alone.get("stream_options")
 
     assert told(stream=True) == {"include_usage": True}
     assert told(stream=True, stream_options={"include_usage": False, "a": 1}) == {

@@ -193,6 +193,13 @@ def test_sound_that_is_none(audio: Any) -> None:
         engine().runner.execute(plan((3, 9), audio))
 
 
+def test_so_many_tokens_no_encoder_here_has_made() -> None:
+    told = plan((3, 9), None)
+    new = replace(told.new_sequences[0], num_loaded_encoder_tokens=NUM_HEARD - 1)
+    with pytest.raises(LocalMisuse, match="sound"):
+        engine().runner.execute(replace(told, new_sequences=(new,)))
+
+
 def test_sound_for_a_model_that_does_not_hear() -> None:
     deaf = Engine(Model.of(network("llama")))
     with pytest.raises(LocalMisuse, match="sound"):

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from kvdist.connector.geometry import Group
 from kvdist.connector.host import LoadFailed
 from kvdist.connector.local import Cancel
 from kvdist.connector.messages import Lent, Progress, StreamState
 from kvdist.connector.params import ByHash, ByTransfer
 from kvdist.ids import Incarnation, PullId
-from tests.halves import RUN, Reader, a_ticket
+from tests.halves import FULL, RUN, Reader, a_ticket
 
 BY_STREAM = ByTransfer("p", "t")
 
@@ -221,6 +222,13 @@ def test_too_little_to_be_worth_a_pull_is_computed() -> None:
     reader.borrower.on_withdrawn("p", a_ticket().lease)
     assert not reader.refusal("r", 12)
     assert reader.refusal("r", 8)
+
+
+def test_what_an_encoder_made_is_worth_a_pull_by_itself() -> None:
+    for groups, count in (((FULL,), 0), ((FULL, Group("encoder", 4, num_tokens=20)), 3)):
+        reader = Reader(*groups, min_pull_tokens=16)
+        reader.come("r", a_ticket(num_tokens=3), 4)
+        assert reader.match("r") == count
 
 
 def test_who_lacks_what_another_pulls_waits_for_it() -> None:

@@ -17,9 +17,11 @@ from kvdist.connector.geometry import (
     Group,
     Piece,
     can_share,
+    covers,
     cuts,
     external_blocks,
     kept,
+    listed,
     pieces,
     sized,
     wanted,
@@ -81,6 +83,24 @@ def test_what_nobody_else_can_use() -> None:
     config = make_config(CrossAttentionSpec(block_size=4), enable_caching=False)
     with pytest.raises(ConfigError, match="CrossAttentionSpec"):
         Geometry.of(config)
+
+
+def test_what_an_encoder_makes_is_one_requests_and_of_use_whole() -> None:
+    """Its tokens aren't the sequence's: all of them come, whatever is here, and are never hit."""
+    spec = CrossAttentionSpec(block_size=4, num_encoder_tokens=10)
+    geometry = Geometry.of(make_config(FullAttentionSpec(block_size=4), spec, enable_caching=False))
+    heard = geometry.groups[1]
+    assert heard == Group("encoder", 4, num_tokens=10)
+    assert not geometry.streams and not geometry.resumes_anywhere
+    assert geometry.num_encoder_tokens == 10
+    tables = tuple(map(BlockId, (1, 2))), tuple(map(BlockId, (3, 4, 5)))
+    for have in (0, 4):
+        assert wanted(geometry, have, 7) == ((have, 7), (0, 10))
+        assert external_blocks(geometry, tables, have) == [*range(1 + have // 4, 6)]
+    assert kept(geometry, tables, 7) == tables
+    assert listed(geometry, tables, ((4, 7), (0, 10))) == ((0, 2), (3, 4, 5))
+    assert covers(geometry, tables, 7) and not covers(geometry, (tables[0], tables[1][:2]), 7)
+    assert [heard.written(settled) for settled in (0, 1, 7)] == [0, 10, 10]
 
 
 @given(groups(), st.integers(0, 60))

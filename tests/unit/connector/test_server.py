@@ -13,6 +13,7 @@ from kvdist.connector.effects import (
     StopSending,
     WorkerEffect,
 )
+from kvdist.connector.geometry import Group
 from kvdist.connector.local import Extend, Grant, Granted, Revoke, Revoked
 from kvdist.connector.messages import (
     MAX_LIST,
@@ -26,6 +27,7 @@ from kvdist.connector.messages import (
     Opened,
     Settled,
     StillReading,
+    TokenSpan,
     TokenSpans,
     Why,
 )
@@ -239,6 +241,22 @@ def test_a_window_that_has_gone() -> None:
     serving.news()
     assert denial(serving.open(wanted=((0, 16), (4, 16)))) is Why.REFUSED
     assert len(serving.open(a_part(2), wanted=((0, 16), (8, 16)))) == 2
+
+
+@pytest.mark.parametrize("span", [(0, 0), (0, 16), (4, 20), (0, 24), (20, 20)])
+def test_what_an_encoder_made_is_served_whole_or_not_at_all(span: TokenSpan) -> None:
+    heard = Group("encoder", 4, num_tokens=20)
+    serving = Serving(FULL, heard)
+    blocks = (*tables(16), tuple(map(BlockId, range(5, 10))))
+    serving.server.on_grant(Grant(serving.lease, blocks, 16, 16, CONTENT))
+    serving.news()
+    assert denial(serving.open(wanted=((0, 16), span))) is Why.REFUSED
+    assert sent_spans(serving.open(a_part(2), wanted=((8, 16), (0, 20)))) == [((8, 16), (0, 20))]
+
+
+def test_an_encoders_blocks_that_are_not_all_there() -> None:
+    serving = Serving(FULL, Group("encoder", 4, num_tokens=20))
+    assert denial(serving.open(wanted=((0, 16), (0, 20)))) is Why.REFUSED
 
 
 def test_one_reader_at_a_time() -> None:
