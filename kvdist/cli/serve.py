@@ -5,9 +5,17 @@ Knows nothing of: how nodes work.
 """
 
 import asyncio
+import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
@@ -77,7 +85,7 @@ def serve(
         telling,
     )
     trace = telling.open_trace(exchange.name)
-    with nullcontext() if trace is None else closing(trace):
+    with nullcontext() if trace is None else closing(trace), suppress(asyncio.CancelledError):
         asyncio.run(_serve(asked, None if trace is None else trace.note))
 
 
@@ -112,6 +120,8 @@ class _Asked:
 
 async def _serve(asked: _Asked, trace: Sink | None) -> None:
     async with AsyncExitStack() as stack:
+        if not asked.in_process:  # where loading would hold up the loop, and so what a signal does
+            stack.enter_context(_ends_when_asked())
         link = theirs = None
         http = stack.enter_context(Reserved(asked.node.host, asked.node.port, "--port"))
         if asked.exchange is not None:
@@ -134,6 +144,20 @@ async def _serve(asked: _Asked, trace: Sink | None) -> None:
         tokenizer, speech = tokenizer_of(capacity), speech_of(capacity)
         http.release()
         await serve_node(node, engine, tokenizer, speech, registration)
+
+
+@contextmanager
+def _ends_when_asked() -> Iterator[None]:
+    """A signal cancels the task, so that what has begun ends in order; see `signals` for later."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
 
 
 @asynccontextmanager

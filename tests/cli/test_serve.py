@@ -190,9 +190,15 @@ def test_sampling_as_the_model_suggests(
 
 
 @contextmanager
-def process(*flags: str) -> Iterator[subprocess.Popen[str]]:
+def process(*flags: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-m", "kvdist", "serve", "stub", "--port", "0", *flags]
-    found = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    found = subprocess.Popen(
+        arguments,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **environment},
+    )
     try:
         yield found
     finally:
@@ -237,6 +243,20 @@ def test_sigterm_answers_what_is_open_and_then_ends() -> None:
         assert answer.rstrip().endswith(b"data: [DONE]")
         assert events(found, "drained")[-1]["event"] == "drained"
         assert found.wait(20) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_end_while_it_loads_it_leaves_nothing(number: int, tmp_path: Path) -> None:
+    """A worker that is still loading hears nothing, and is ended by its node."""
+    with process("--role", "both", "--transport", "shm", TMPDIR=str(tmp_path)) as found:
+        while not list(tmp_path.glob("kvdist-worker-*/owner")):
+            assert found.poll() is None
+            time.sleep(0.01)
+        children = Path(f"/proc/{found.pid}/task/{found.pid}/children").read_text().split()
+        os.killpg(found.pid, number)
+        assert found.wait(20) == 0
+        assert not any(Path(f"/proc/{child}").exists() for child in children)
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_drain_that_takes_too_long_is_cut_off() -> None:
