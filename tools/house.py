@@ -51,7 +51,7 @@ def tracked() -> Iterator[Path]:
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listing.split("\0")):
-        if (path := ROOT / name).is_file() and path.suffix != ".gz":
+        if (path := ROOT / name).is_file() and path.suffix not in (".gz", ".png"):
             yield path
 
 

@@ -150,6 +150,10 @@ class ExchangeFlags:
     kv_load_failure_policy: Annotated[
         Literal["recompute", "fail"], typer.Option(help="When K/V don't come from another node.")
     ] = "recompute"
+    kv_max_recompute_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="Tokens recomputed at a time for such K/V; beyond it, a 503."),
+    ] = _DEFAULTS.max_recompute_tokens
     kv_lease_seconds: Annotated[
         float, typer.Option(min=0.1, max=3600, help="How long K/V wait for their reader.")
     ] = _DEFAULTS.lease_s
@@ -186,6 +190,7 @@ class ExchangeFlags:
                 renewal_s=min(_DEFAULTS.renewal_s, self.kv_lease_seconds / 6),
                 life_s=max(_DEFAULTS.life_s, self.kv_lease_seconds),
                 min_pull_tokens=self.min_pull_tokens,
+                max_recompute_tokens=self.kv_max_recompute_tokens,
             ),
         )
 

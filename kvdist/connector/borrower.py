@@ -465,7 +465,8 @@ class Borrower:
             self._give_up(claim, claim.why or pull.reason)
         # It goes on by another round, or by computing; or not at all.
         again = is_wanted and self._fallback.goes_on(pull.request_id, pull.num_tokens)
-        self._out.append(LoadFailed(pull.request_id, pull.reason, again))
+        is_busy = is_wanted and not again and self._fallback.is_busy
+        self._out.append(LoadFailed(pull.request_id, pull.reason, again, is_busy))
 
     def _cancel_parts(self, pull: Pull) -> None:
         for part in sorted(pull.parts - pull.ended, key=lambda part: (part.reader, part.owner)):

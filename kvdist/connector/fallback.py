@@ -79,7 +79,13 @@ class Fallback:
             return self._waiting.wait(request.request_id, pull)
         if self._computing.members(lack.content):
             return self._waiting.wait(request.request_id, lack.content)
-        return Match(refused=self._refusal(lack, num_tokens))
+        refusal = self._refusal(lack, num_tokens)
+        return Match(refused=refusal, is_busy=bool(refusal) and self.is_busy)
+
+    @property
+    def is_busy(self) -> bool:
+        """Who ends for want of K/V does so as too much is being recomputed: not on principle."""
+        return self._settings.on_failure == "recompute"
 
     def goes_on(self, request_id: RequestId, num_tokens: int) -> bool:
         """Whether a request whose pull of so many tokens has failed isn't to end for that."""

@@ -86,6 +86,8 @@ class Match:
     #: Why it ends with an error, since what was to be loaded won't come, and isn't to be computed
     #: here either; empty: it doesn't.
     refused: str = ""
+    #: That is for now: somebody else may have room, or we later (`Settings.max_recompute_tokens`).
+    is_busy: bool = False
 
 
 NOTHING: Final = Match()
@@ -107,6 +109,8 @@ class LoadFailed:
     reason: str
     #: False: the request ends with an error. True: it waits again, and `match` is asked again.
     again: bool
+    #: See `Match.is_busy`.
+    is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kvdist.cache import ExtraKeys
 from kvdist.connector.messages import Ticket
-from kvdist.errors import GenerationFailed, KvdistError
+from kvdist.errors import GenerationFailed, KvdistError, Unavailable
 from kvdist.ids import RequestId
 from kvdist.sched.audio import Audio
 from kvdist.sched.output import Output
@@ -109,7 +109,8 @@ class Job:
     async def news(self) -> AsyncGenerator[News]:
         """All news until each sequence has ended.
 
-        Raises: whatever ended it; GenerationFailed if a sequence ended with an error.
+        Raises: whatever ended it; GenerationFailed if a sequence ended with an error, Unavailable
+        if that is only since too much is being recomputed for want of K/V.
         """
         left = self.num_choices
         while left:
@@ -117,6 +118,7 @@ class Job:
             if isinstance(item, KvdistError):
                 raise item
             if item.output.status is SequenceStatus.FINISHED_ERROR:
-                raise GenerationFailed(item.output.reason or "it failed")
+                kind = Unavailable if item.output.is_busy else GenerationFailed
+                raise kind(item.output.reason or "it failed")
             left -= item.output.status.finished
             yield item

@@ -26,6 +26,8 @@ class Output:
     reason: str = ""
     #: One for each token, or none.
     logprobs: tuple[TokenLogprobs, ...] = ()
+    #: The error is for now: elsewhere, or later, there may be room.
+    is_busy: bool = False
 
 
 class Outputs:
@@ -42,15 +44,14 @@ class Outputs:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[TokenLogprobs, ...] = (),
         reason: str = "",
+        *,
+        is_busy: bool = False,
     ) -> None:
         """Note new tokens, which the sequence has already, or its end."""
         request = sequence.request
         num_output_tokens = request.num_tokens - request.num_prompt_tokens
-        self._outputs.append(
-            Output(
-                request.request_id, token_ids, num_output_tokens, sequence.status, reason, logprobs
-            )
-        )
+        ended = (sequence.status, reason, logprobs, is_busy)
+        self._outputs.append(Output(request.request_id, token_ids, num_output_tokens, *ended))
 
     def take(self) -> list[Output]:
         """All since the last call."""

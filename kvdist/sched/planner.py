@@ -193,7 +193,8 @@ class Planner:
         request, num_local_tokens = sequence.request, hit.num_tokens
         match = self._remote_cache.match(request, num_local_tokens)
         if match.refused:
-            self._roster.end(sequence, SequenceEvent.ERROR, reason=match.refused)
+            event, is_busy = SequenceEvent.ERROR, match.is_busy
+            self._roster.end(sequence, event, reason=match.refused, is_busy=is_busy)
             return None
         if num_local_tokens % self._manager.config.scheduler_block_size:
             return 0  # a block can't be copied from here and loaded from there

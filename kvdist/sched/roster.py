@@ -132,7 +132,9 @@ class Roster:
             self.waiting.owners.add(sequence)
         return True
 
-    def load_failed(self, request_id: RequestId, reason: str, *, again: bool) -> bool:
+    def load_failed(
+        self, request_id: RequestId, reason: str, *, again: bool, is_busy: bool = False
+    ) -> bool:
         """Its bytes are worthless: it waits again, or ends. False for an unknown load."""
         load = self.loads.failed(request_id)
         if load is None:
@@ -145,7 +147,7 @@ class Roster:
         elif again:
             self._wait_again(sequence, SequenceEvent.LOAD_FAILED)
         else:
-            self.end(sequence, SequenceEvent.ERROR, reason=reason)
+            self.end(sequence, SequenceEvent.ERROR, reason=reason, is_busy=is_busy)
         return True
 
     # -- out -----------------------------------------------------------------------------------
@@ -186,6 +188,8 @@ class Roster:
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[TokenLogprobs, ...] = (),
         reason: str = "",
+        *,
+        is_busy: bool = False,
     ) -> None:
         """The remote cache hears it first, then its blocks go, unless bytes still land there."""
         before = sequence.status
@@ -209,7 +213,7 @@ class Roster:
         self.loads.lend(lent)
         if sequence.request_id not in self.loads:
             self._free(sequence)
-        self.outputs.add(sequence, token_ids, logprobs, reason)
+        self.outputs.add(sequence, token_ids, logprobs, reason, is_busy=is_busy)
 
     def _num_lendable(self, sequence: Sequence) -> int:
         """Tokens whose K/V are in its blocks and stay so.

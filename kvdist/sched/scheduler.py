@@ -338,8 +338,8 @@ class Scheduler:
         match event:
             case Loaded(request_id):
                 known = self.roster.loaded(request_id)
-            case LoadFailed(request_id, reason, again):
-                known = self.roster.load_failed(request_id, reason, again=again)
+            case LoadFailed(request_id, reason, again, is_busy):
+                known = self.roster.load_failed(request_id, reason, again=again, is_busy=is_busy)
             case LoadQuiet(_, block_ids):
                 known = self.roster.loads.quiet(block_ids)
             case BlocksReturned(_, block_ids):

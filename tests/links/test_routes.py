@@ -199,6 +199,23 @@ def test_a_forged_ticket_costs_an_answer_at_most(policy: str) -> None:
     asyncio.run(main())
 
 
+def test_no_more_is_recomputed_at_a_time_than_may_be() -> None:
+    """Its K/V are gone, and to compute them here would be too much: an error and never a text."""
+
+    async def main() -> None:
+        async with a_pair(max_recompute_tokens=40) as (p, d), http(p) as prefill, http(d) as decode:
+            for prompt, expected in ((PROMPT, 503), (PROMPT[:30], 200)):
+                told = {"kv_transfer_params": await p.prefill(prompt)}
+                assert await post(prefill, "/v1/kv/release", told) == (200, {})
+                ask = {"prompt": prompt, "max_tokens": 6} | told
+                status, answer = await post(decode, "/v1/completions", ask)
+                assert status == expected, answer
+            await p.rest()
+            await d.rest()
+
+    asyncio.run(main())
+
+
 def test_a_prompt_of_one_token_leaves_nothing() -> None:
     async def main() -> None:
         async with a_pair() as (p, _), http(p) as client:

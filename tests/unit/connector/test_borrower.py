@@ -387,7 +387,8 @@ def test_what_becomes_of_the_request(settings: dict[str, Any], again: bool) -> N
     reader.come("r", a_ticket())
     fetches = reader.admit("r")
     reader.end(fetches, "gone")
-    assert failed(reader) == [LoadFailed("r", "gone", again=again)]
+    is_busy = not again and "on_failure" not in settings  # 503, and not 500
+    assert failed(reader) == [LoadFailed("r", "gone", again, is_busy)]
     reader.quiet(fetches)
     assert reader.match("r") == (0 if settings["max_rounds"] == 1 else 16)
 
