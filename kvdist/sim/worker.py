@@ -299,7 +299,7 @@ class SimWorker:
                 key, spans, heads = effect.key, effect.spans, effect.heads
                 link.carry(self, lambda: link.reader.land(link, key, spans, heads, values))
             # A send may return long after its last byte has left, or only when the link ends.
-            if hangs and link is not None:
+            if hangs and link is not None and self._accepted.get(effect.address) is link:
                 self._unsent.setdefault(link, []).append(effect.key)
                 self.cluster.hold(60.0, lambda: self._sent(link, effect.key))
             else:
