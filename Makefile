@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint fmt oracle models pairs mutants protocol spin chaos bench clean
+.PHONY: help setup demo test fast lint fmt oracle models pairs long mutants protocol spin chaos bench clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
@@ -44,6 +44,9 @@ models: setup ## the worker beside transformers: every family, every chunk size,
 
 pairs: setup ## pairs beside transformers: every family, every transport; FLAGS="--model llama --prompts 20"
 	@$(BIN)/python -m tests.pairs $(FLAGS)
+
+long: setup ## what else takes minutes: each fault on each transport, storms, soaks, benchmarks of models
+	@$(BIN)/python -m pytest tests/benchmarks tests/launch tests/links tests/scenarios tests/transports -m slow
 
 mutants: setup ## plant bugs in the block manager; each must fail some test
 	@$(BIN)/python -m pytest tests/mutation -m slow

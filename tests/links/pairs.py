@@ -10,6 +10,7 @@ from kvdist.cli.runners import build_runner
 from kvdist.connector.params import Lend, write_params
 from kvdist.connector.settings import Settings
 from kvdist.ids import NodeId
+from kvdist.links.local_link import LocalLink
 from kvdist.links.worker_thread import WorkerThread
 from kvdist.node.build import NodeSettings, build_config, build_engine
 from kvdist.node.engine import Engine
@@ -17,6 +18,7 @@ from kvdist.node.exchange import Exchange
 from kvdist.node.in_process import InProcessWorker
 from kvdist.node.job import Job
 from kvdist.node.neighbours import ExchangeSettings, open_neighbours, open_worker
+from kvdist.node.worker_wire import Capacity
 from kvdist.sched.audio import Audio
 from kvdist.sched.sequence import SamplingParams
 from kvdist.worker.settings import WorkerSettings
@@ -163,11 +165,24 @@ async def a_node(
         runner, capacity = build_runner(runner_settings, lambda *_: None, thread)
         worker = InProcessWorker(runner)
         stack.push_async_callback(worker.close)
-        neighbours = await stack.enter_async_context(open_neighbours(asked, link))
-        node_settings = NodeSettings(names=("stub",))
-        exchange = Exchange(asked, build_config(node_settings, capacity), neighbours, book)
-        engine = build_engine(node_settings, capacity, worker, exchange=exchange)
-        book.addresses[name] = exchange.control_address
+        node = await stack.enter_async_context(a_process(asked, book, worker, capacity, link))
+        yield node
+
+
+@asynccontextmanager
+async def a_process(
+    asked: ExchangeSettings,
+    book: Book,
+    worker: InProcessWorker,
+    capacity: Capacity,
+    *links: LocalLink,
+) -> AsyncIterator[Node]:
+    """What a node's process is, over workers whose ends of `links` are taken already."""
+    settings = NodeSettings(names=("stub",))
+    async with open_neighbours(asked, *links) as neighbours:
+        exchange = Exchange(asked, build_config(settings, capacity), neighbours, book)
+        engine = build_engine(settings, capacity, worker, exchange=exchange)
+        book.addresses[asked.node_id] = exchange.control_address
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await asyncio.sleep(0)

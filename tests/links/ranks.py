@@ -5,7 +5,6 @@ heads alone. What is in a block is a function of all tokens up to there, of the 
 the slot; the stub that stands in for a model looks at every byte that it reads.
 """
 
-import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, MutableSequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,15 +20,13 @@ from kvdist.ids import NodeId
 from kvdist.links.layout import GroupLayout, Layout
 from kvdist.links.memory import HostPool, Memory as LinksMemory
 from kvdist.links.worker_thread import WorkerThread
-from kvdist.node.build import NodeSettings, build_config, build_engine
-from kvdist.node.exchange import Exchange
 from kvdist.node.in_process import InProcessWorker
-from kvdist.node.neighbours import ExchangeSettings, open_neighbours, open_worker
+from kvdist.node.neighbours import ExchangeSettings, open_worker
 from kvdist.node.worker_wire import Capacity
 from kvdist.sim.contents import ModelContents
 from kvdist.sim.memory import POISON, Memory
 from kvdist.sim.stub_worker import StubWorker
-from tests.links.pairs import Book, Node
+from tests.links.pairs import Book, Node, a_process
 
 NUM_LAYERS: Final = 3
 _LAYERS: Final = range(NUM_LAYERS)
@@ -194,18 +191,8 @@ async def a_ranked_node(
             memories.append(_memory(shape, rank, thread))
         worker = InProcessWorker(StubWorker(shape.config, memories, vocabulary_size=VOCABULARY))
         stack.push_async_callback(worker.close)
-        neighbours = await stack.enter_async_context(open_neighbours(asked, *links))
-        node_settings = NodeSettings(names=("stub",))
-        exchange = Exchange(asked, build_config(node_settings, capacity), neighbours, book)
-        engine = build_engine(node_settings, capacity, worker, exchange=exchange)
-        book.addresses[name] = exchange.control_address
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(engine.run())
-            await asyncio.sleep(0)
-            try:
-                yield RankedNode(engine, exchange, lambda rank: links[rank].close())
-            finally:
-                running.cancel()
+        node = await stack.enter_async_context(a_process(asked, book, worker, capacity, *links))
+        yield RankedNode(node.engine, node.exchange, lambda rank: links[rank].close())
 
 
 def _memory(shape: Shape, rank: int, links: WorkerThread) -> RankMemory:
